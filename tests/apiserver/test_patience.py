@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.admission.patience import evaluated
 from listwatch.apiserver.user import Question, User
 from listwatch.apiserver.webhooks.consultation import Consultation
-from listwatch.cel.admission import Evaluation, Patience, TakesLongError, Vocabulary, compile_as
+from listwatch.cel.admission import Evaluation, Vocabulary, compile_as
+from listwatch.cel.patience import Patience, TakesLongError
 from listwatch.clock import Clock
 from listwatch.testing import eventually
 
@@ -117,6 +118,167 @@ async def test_a_policy_that_is_long_to_compile_is_made_and_holds_up_nobody(clie
 
     await eventually(checked, "the types in the policy are checked")
     assert found["status"] == {"observedGeneration": 1, "typeChecking": {}}
+
+
+def definition(rule: str) -> dict[str, Any]:
+    """Return the definition of widgets, whose spec has a rule."""
+    numbers = {"type": "array", "maxItems": 200, "items": {"type": "integer"}}
+    spec = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "n": numbers},
+        "x-kubernetes-validations": [{"rule": rule, "message": "no"}],
+    }
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+    return {
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Cluster",
+            "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+def widget(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "example.com/v1",
+        "kind": "Widget",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+WIDGETS = "/apis/example.com/v1/widgets"
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A record of the work that was done in threads."""
+    record: list[object] = []
+    to_thread = asyncio.to_thread
+
+    async def recorded(work: Callable[[], Any]) -> Any:
+        record.append(work)
+        return await to_thread(work)
+
+    monkeypatch.setattr(asyncio, "to_thread", recorded)
+    return record
+
+
+async def define(client: Client, rule: str) -> None:
+    """Define widgets, and wait until they are served."""
+    await client.call("POST", DEFINITIONS, definition(rule), expect=201)
+
+    async def served() -> bool:
+        found = await client.call("GET", WIDGETS)
+        return isinstance(found, dict) and found["kind"] == "WidgetList"
+
+    await eventually(served, "widgets are served")
+
+
+async def test_rules_that_are_long_to_compile_are_compiled_in_threads(
+    client: Client, threads: list[object]
+) -> None:
+    await define(client, "!has(self.a) || self.a != 'x'" + " && true" * 2_000)
+    assert len(threads) == 1
+    # the first write compiles them for all
+    await client.call("POST", WIDGETS, widget("a", a="y"), expect=201)
+    assert len(threads) == 2
+    await client.call("POST", WIDGETS, widget("b", a="x"), expect=422)
+    await client.call("POST", WIDGETS, widget("c", a="y"), expect=201)
+    assert len(threads) == 2
+
+
+async def test_others_are_answered_while_rules_are_compiled(client: Client) -> None:
+    body = definition("self.a != 'x'" + " && true" * 2_000)
+    long = asyncio.create_task(client.call("POST", DEFINITIONS, body, expect=201))
+    await in_a_thread(client)
+    assert not long.done()
+    await long
+
+
+async def test_rules_that_are_long_and_wrong_are_refused_with_their_causes(client: Client) -> None:
+    rule = "self.nope" + " && true" * 2_000
+    status = await client.call("POST", DEFINITIONS, definition(rule), expect=422)
+    (cause,) = status["details"]["causes"]
+    assert cause["field"].endswith("x-kubernetes-validations[0].rule")
+    assert "undefined field 'nope'" in cause["message"]
+
+
+async def test_rules_that_take_long_are_evaluated_in_a_thread(
+    client: Client, threads: list[object]
+) -> None:
+    await define(client, "!has(self.n) || self.n.all(a, self.n.all(b, a + b > 0))")
+    await client.call("POST", WIDGETS, widget("small", n=[1]), expect=201)
+    del threads[:]
+    await client.call("POST", WIDGETS, widget("smaller", n=[2]), expect=201)
+    assert threads == []
+    await client.call("POST", WIDGETS, widget("good", n=[1] * 200), expect=201)
+    assert len(threads) == 1
+    status = await client.call("POST", WIDGETS, widget("bad", n=[1] * 199 + [0]), expect=422)
+    assert [cause["field"] for cause in status["details"]["causes"]] == ["spec"]
+    assert len(threads) == 2
+
+
+def conditional(expression: str) -> dict[str, Any]:
+    """Return a configuration of a webhook that nobody serves, with a match condition."""
+    hook = {
+        "name": "a.example.com",
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "rules": RULES["resourceRules"],
+        "matchConditions": [{"name": "c", "expression": expression}],
+    }
+    return {"metadata": {"name": "hooks"}, "webhooks": [hook]}
+
+
+HOOKS = f"{GROUP}/validatingwebhookconfigurations"
+
+
+async def test_conditions_of_a_webhook_that_are_long_are_compiled_in_threads(
+    client: Client, threads: list[object]
+) -> None:
+    condition = "object.metadata.name == 'x'" + " && true" * 2_000
+    await client.call("POST", HOOKS, conditional(condition), expect=201)
+    assert len(threads) == 1
+    # the first write compiles them for all
+    await client.create(MAPS, "a")
+    assert len(threads) == 2
+    await client.call("POST", MAPS, {"metadata": {"name": "x"}}, expect=500)
+    await client.create(MAPS, "b")
+    assert len(threads) == 2
+
+
+async def test_a_changed_configuration_compiles_its_own_conditions_alone(
+    client: Client, threads: list[object]
+) -> None:
+    body = conditional("object.metadata.name == 'x'" + " && true" * 2_000)
+    await client.call("POST", HOOKS, body, expect=201)
+    await client.create(MAPS, "a")
+    await client.call("POST", HOOKS, {**conditional("false"), "metadata": {"name": "b"}})
+    del threads[:]
+    await client.create(MAPS, "b")
+    assert threads == []
+
+
+async def test_conditions_of_a_webhook_that_take_long_are_evaluated_in_a_thread(
+    client: Client, threads: list[object]
+) -> None:
+    await client.call("POST", HOOKS, conditional(f"{ASKED} && false"), expect=201)
+    await client.create(MAPS, "a")
+    assert len(threads) == 1
+
+
+async def test_a_condition_that_takes_long_and_fails_refuses_the_request(
+    client: Client, threads: list[object]
+) -> None:
+    await client.call("POST", HOOKS, conditional(f"{ASKED} && object.nope == 1"), expect=201)
+    status = await client.call("POST", MAPS, {"metadata": {"name": "a"}}, expect=403)
+    assert "no such key: nope" in status["message"]
+    assert len(threads) == 1
 
 
 async def test_a_policy_that_is_long_and_wrong_is_refused_with_its_causes(client: Client) -> None:

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
         InstantiationError,
         Issue,
     )
+    from listwatch.cel.patience import (
+        Patience,
+        TakesLongError,
+    )
     from listwatch.cel.program import (
         PER_CALL_LIMIT,
         Program,
@@ -68,11 +72,13 @@ __all__ = [
     "EvaluationError",
     "InstantiationError",
     "Issue",
+    "Patience",
     "Program",
     "RuleFinding",
     "RuleResult",
     "Rules",
     "SchemaType",
+    "TakesLongError",
     "Type",
     "Value",
     "compile_expression",
@@ -91,6 +97,7 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.cel.errors": (
             "CompilationError CostLimitExceededError EvaluationError InstantiationError Issue"
         ),
+        "listwatch.cel.patience": "Patience TakesLongError",
         "listwatch.cel.program": "PER_CALL_LIMIT Program compile_expression",
         "listwatch.cel.rule_definitions": "rule_problems",
         "listwatch.cel.rules": "RuleFinding RuleResult Rules",

@@ -19,6 +19,7 @@ from listwatch.cel.errors import (
     InstantiationError,
 )
 from listwatch.cel.functions import Function, function, plain
+from listwatch.cel.patience import Patience, evaluate
 from listwatch.cel.program import PER_CALL_LIMIT, Program, compile_expression
 from listwatch.cel.types import (
     BOOL,
@@ -199,19 +200,6 @@ class ExpressionError(Exception):
     """One expression can't be evaluated; others may be."""
 
 
-class TakesLongError(Exception):
-    """An evaluation takes longer than its caller can wait."""
-
-
-class Patience:
-    """The cost that evaluations may spend before other tasks must run; they share one."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-
 class OutOfBudgetError(Exception):
     """All expressions together exceed the budget; nothing more is evaluated."""
 
@@ -359,15 +347,9 @@ class Evaluation:
 
     def _spend(self, program: Program) -> Value:
         limit = min(PER_CALL_LIMIT, self.remaining)
-        patience = self._patience
-        hasty = patience is not None and patience.left < limit
         try:
-            value, cost = program.evaluate(
-                self._variables, limit=patience.left if patience is not None and hasty else limit
-            )
+            value, cost = evaluate(program, self._variables, limit, self._patience)
         except CostLimitExceededError:
-            if hasty:
-                raise TakesLongError from None
             if limit < PER_CALL_LIMIT:
                 raise OutOfBudgetError from None
             self._take(limit)
@@ -379,8 +361,6 @@ class Evaluation:
         return value
 
     def _take(self, cost: int) -> None:
-        if self._patience is not None:
-            self._patience.left -= cost
         self.remaining -= cost
         if self.remaining < 0:
             raise OutOfBudgetError

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from listwatch.cel.environment import Environment
 from listwatch.cel.errors import CostLimitExceededError, EvaluationError
+from listwatch.cel.patience import Patience, evaluate
 from listwatch.cel.program import PER_CALL_LIMIT, Program, compile_expression
 from listwatch.cel.schema_types import Schema, SchemaType, object_types, schema_type
 from listwatch.cel.schema_values import to_value
@@ -90,14 +91,19 @@ class Rules:
         """Return whether there are any rules."""
         return self._root is not None
 
-    def validate(self, value: object, old: object = None) -> RuleResult:
+    def validate(
+        self, value: object, old: object = None, patience: Patience | None = None
+    ) -> RuleResult:
         """Apply the rules to an object, and with its old state the transition rules.
 
         `value` and `old` are JSON data that fit the schema. Never raises for their content.
+
+        Raises:
+            TakesLongError: the rules exceed the patience; None for no limit.
         """
         result = RuleResult()
         if self._root is not None:
-            _Validation(result).visit(self._root, "", value, _Old(old, old is not None))
+            _Validation(result, patience).visit(self._root, "", value, _Old(old, old is not None))
         return result
 
 
@@ -226,8 +232,9 @@ class _OutOfBudget(Exception):  # noqa: N818  (ends a walk, never leaves this mo
 class _Validation:
     """One traversal of an object."""
 
-    def __init__(self, result: RuleResult) -> None:
+    def __init__(self, result: RuleResult, patience: Patience | None) -> None:
         self._result = result
+        self._patience = patience
         self._budget = BUDGET
         self._over = False
 
@@ -288,7 +295,7 @@ class _Validation:
     def _holds(self, rule: _Rule, node: _Node, place: str, variables: dict[str, Value]) -> bool:
         """Return whether a rule holds; an error is reported and counts as if it held."""
         try:
-            found, cost = rule.program.evaluate(variables, limit=min(PER_CALL_LIMIT, self._budget))
+            found, cost = self._evaluate(rule.program, variables)
         except CostLimitExceededError as error:
             if self._budget <= PER_CALL_LIMIT:
                 self._end(place, node, f"validation failed {_OUT_OF_BUDGET}")
@@ -333,9 +340,7 @@ class _Validation:
             return rule.message
         source = json.dumps(rule.message_program.source, ensure_ascii=False)
         try:
-            found, cost = rule.message_program.evaluate(
-                variables, limit=min(PER_CALL_LIMIT, self._budget)
-            )
+            found, cost = self._evaluate(rule.message_program, variables)
         except CostLimitExceededError:
             if self._budget <= PER_CALL_LIMIT:
                 self._end(place, node, f"messageExpression evaluation failed {_OUT_OF_BUDGET}")
@@ -352,6 +357,9 @@ class _Validation:
         text = str(found).strip()
         usable = text and "\n" not in text and len(text.encode()) <= LONGEST_MESSAGE
         return text if usable else rule.message
+
+    def _evaluate(self, program: Program, variables: Mapping[str, Value]) -> tuple[Value, int]:
+        return evaluate(program, variables, min(PER_CALL_LIMIT, self._budget), self._patience)
 
     def _end(self, place: str, node: _Node, detail: str) -> None:
         self._result.errors.append(_of_type(place, node, detail))

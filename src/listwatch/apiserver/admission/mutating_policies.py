@@ -32,7 +32,6 @@ from listwatch.cel.admission import (
     ExpressionError,
     MatchConditions,
     OutOfBudgetError,
-    Patience,
     Vocabulary,
     compile_as,
 )
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from listwatch.apiserver.admission.matching import Attributes, Cluster
     from listwatch.apiserver.kinds.resources import APIResource
     from listwatch.cel import Value
+    from listwatch.cel.patience import Patience
 
 Object = dict[str, Any]
 View = Mapping[str, Any]

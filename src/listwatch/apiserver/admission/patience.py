@@ -1,18 +1,19 @@
 """Runs long evaluations in a thread, and short ones at once.
 
-A policy's budget allows seconds of work, which must not block the event loop. So a long evaluation
-runs in a thread while the request waits, as for a webhook; then the request runs again with the
-result.
+The budget of a policy, or of the rules for a custom object, allows seconds of work, which must not
+block the event loop. So a long evaluation runs in a thread while the request waits, as for a
+webhook; then the request runs again with the result.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from listwatch.apiserver.webhooks.consultation import Question, Unanswered, ask, can_ask
-from listwatch.cel.admission import Patience, TakesLongError
+from listwatch.cel.patience import Patience, TakesLongError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,15 +40,28 @@ def evaluated(key: object, decide: Decide, work: Callable[[Decide, Patience | No
         return work(decide, None)
     loop = asyncio.get_running_loop()
 
-    def in_thread() -> T:
+    def elsewhere() -> T:
         return work(_from_thread(decide, loop), None)
 
-    question = Question(key, lambda _: asyncio.to_thread(in_thread))
+    return soon(key, partial(work, decide), elsewhere)
+
+
+def soon(key: object, work: Callable[[Patience | None], T], elsewhere: Callable[[], T]) -> T:
+    """Return the result of some work, done in a thread while the request waits if it takes long.
+
+    Args:
+        key: identifies the work; a key has the same result throughout a request.
+        work: changes nothing visible; raises TakesLongError when its patience is spent.
+        elsewhere: does the same in a thread, without a limit.
+    """
+    if not can_ask():
+        return work(None)
+    question = Question(key, lambda _: asyncio.to_thread(elsewhere))
     try:
         found: T = ask(question)
     except Unanswered:
         try:
-            found = work(decide, Patience(_AT_ONCE))
+            found = work(Patience(_AT_ONCE))
         except TakesLongError:
             # the request waits, then runs up to here again
             raise Unanswered((question,)) from None

@@ -27,7 +27,6 @@ from listwatch.cel.admission import (
     ExpressionError,
     MatchConditions,
     OutOfBudgetError,
-    Patience,
     Vocabulary,
     compile_as,
 )
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from listwatch.apiserver.admission.matching import Attributes, Cluster
     from listwatch.apiserver.kinds.resources import APIResource
     from listwatch.cel import Value
+    from listwatch.cel.patience import Patience
 
 View = Mapping[str, Any]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from listwatch.apiserver.admission.custom_rules import validate_custom
 from listwatch.apiserver.kinds.catalog import kind_of
-from listwatch.apiserver.kinds.custom import validate_custom
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.rules import (
     LABEL,
@@ -25,7 +25,7 @@ from listwatch.selector import qualified_name_problems, subdomain_problems
 
 Object = Mapping[str, Any]
 
-#: Bytes of a policy whose expressions are compiled in the event loop: some ten milliseconds.
+#: Bytes of an object whose expressions are compiled in the event loop: some ten milliseconds.
 LONG = 4_000
 
 #: Groups whose fields accept only the values listed in the schema facts.

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from listwatch.apiserver.webhooks.client import WebhookClient
     from listwatch.apiserver.webhooks.reviews import Head
     from listwatch.cel.admission import MatchConditions
+    from listwatch.cel.patience import Patience
 
 Object = dict[str, Any]
 View = Mapping[str, Any]
@@ -116,16 +117,33 @@ class Webhook:
         matched = self.criteria.match(attributes, cluster)
         if matched is None or self._conditions is None:
             return matched
+        found = self._hold(self._conditions, attributes, matched, cluster, decide)
+        if isinstance(found, str):
+            raise refusal.forbidden_object(attributes.resource, attributes.name, found)
+        return matched if found else None
+
+    def _hold(
+        self,
+        conditions: MatchConditions,
+        attributes: Attributes,
+        matched: APIResource,
+        cluster: Cluster,
+        decide: Decide,
+    ) -> bool | str:
+        """Return whether the match conditions hold, or why they failed."""
         from listwatch.apiserver.admission.expressions import Subject  # noqa: PLC0415 - as above
+        from listwatch.apiserver.admission.patience import evaluated  # noqa: PLC0415 - as above
         from listwatch.cel.admission import ExpressionError  # noqa: PLC0415 - as above
 
-        try:
-            subject = Subject(attributes, matched, cluster, decide)
-            return matched if self._conditions.hold(subject.variables) else None
-        except ExpressionError as error:
-            raise refusal.forbidden_object(
-                attributes.resource, attributes.name, str(error)
-            ) from None
+        def work(decide: Decide, patience: Patience | None) -> bool | str:
+            try:
+                subject = Subject(attributes, matched, cluster, decide)
+                return conditions.hold(subject.variables, patience)
+            except ExpressionError as error:
+                return str(error)
+
+        states = msgspec.json.encode([attributes.obj, attributes.old])
+        return evaluated(("conditions", self.key, attributes.operation, states), decide, work)
 
     def question(
         self, client: WebhookClient, attributes: Attributes, matched: APIResource, turn: int = 0

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from listwatch.apiserver.admission.validation import LONG
+from listwatch.apiserver.webhooks.consultation import in_thread
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,6 +33,8 @@ class WebhookIndex:
         self._plural = f"{kind}webhookconfigurations"
         self._configuration = configuration
         self._seen = -1
+        #: by uid and revision of the configuration
+        self._made: dict[tuple[str, int], list[Webhook]] = {}
         self._webhooks: list[Webhook] = []
 
     @property
@@ -39,15 +46,34 @@ class WebhookIndex:
         """Return the webhooks by configuration name, and in each configuration's order."""
         seen = self._configuration.version(self._plural)
         if self._seen != seen:
-            from listwatch.apiserver.admission.webhook import Webhook  # noqa: PLC0415 - seldom needed
-
-            self._webhooks = [
-                Webhook(obj["metadata"]["name"], revision, place, each, mutating=self._mutating)
-                for revision, obj in self._configuration.objects(self._plural)
-                for place, each in enumerate(obj.get("webhooks") or ())
-            ]
+            self._made = self._make()
+            self._webhooks = [each for found in self._made.values() for each in found]
             self._seen = seen
         return self._webhooks
+
+    def _make(self) -> dict[tuple[str, int], list[Webhook]]:
+        """Return the webhooks of each configuration; a request waits while long ones compile."""
+        from listwatch.apiserver.admission.webhook import Webhook  # noqa: PLC0415 - seldom needed
+
+        objects = {
+            (obj["metadata"]["uid"], revision): obj
+            for revision, obj in self._configuration.objects(self._plural)
+        }
+        new = {state: obj for state, obj in objects.items() if state not in self._made}
+
+        def work() -> dict[tuple[str, int], list[Webhook]]:
+            return {
+                state: [
+                    Webhook(obj["metadata"]["name"], state[1], place, each, mutating=self._mutating)
+                    for place, each in enumerate(obj.get("webhooks") or ())
+                ]
+                for state, obj in new.items()
+            }
+
+        is_long = sum(len(msgspec.json.encode(obj)) for obj in new.values()) > LONG
+        made = in_thread(("compile", self._plural, *new), work) if is_long else work()
+        made = {**self._made, **made}
+        return {state: made[state] for state in objects}
 
 
 class Webhooks:

@@ -28,7 +28,7 @@ from listwatch.apiserver.http.request_info import (
     parse_request,
     timeout_seconds,
 )
-from listwatch.apiserver.kinds.catalog import kind_of
+from listwatch.apiserver.kinds.catalog import has_expressions, kind_of
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import Registry
@@ -152,9 +152,9 @@ class Api:
             call.warnings.append(deprecation)
         watching = info.verb == "watch"
         call.representation = self._negotiate(call, resource, collection=not info.name or watching)
-        # admission may be delayed, or have expressions to compile
+        # admission may be delayed, or have long expressions
         slow = call.fault is not None and call.fault.admission_delay > 0
-        slow = slow or resource.group == "admissionregistration.k8s.io"
+        slow = slow or has_expressions(resource)
         if not (slow or self._asks_webhooks()):
             return await handler(call, resource)
         return await self._consulted(call, partial(handler, call, resource))

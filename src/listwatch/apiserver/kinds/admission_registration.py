@@ -91,6 +91,7 @@ KINDS: Mapping[str, Kind] = {
         unconditional_update=False,
         defaults=_default_mutating_webhooks,
         rule=_check_webhooks,
+        compiles=True,
         cells={"Webhooks": count("webhooks")},
     ),
     "admissionregistration.k8s.io/validatingwebhookconfigurations": Kind(
@@ -98,6 +99,7 @@ KINDS: Mapping[str, Kind] = {
         unconditional_update=False,
         defaults=_default_webhooks,
         rule=_check_webhooks,
+        compiles=True,
         cells={"Webhooks": count("webhooks")},
     ),
 }

@@ -62,6 +62,13 @@ def kind_of(resource: APIResource) -> Kind:
     return KINDS.get(f"{group}/{resource.name}" if group else resource.name, _PLAIN)
 
 
+def has_expressions(resource: APIResource) -> bool:
+    """Return whether a write may compile or evaluate long expressions of the object's own kind."""
+    if resource.custom is not None:
+        return resource.custom["rules"] is not None
+    return kind_of(resource).compiles
+
+
 def apply_defaults(resource: APIResource, obj: Object) -> None:
     """Set the defaults of a built-in kind.
 

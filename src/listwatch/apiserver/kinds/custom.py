@@ -1,4 +1,4 @@
-"""Custom resources: what a definition serves, and the rules for its objects."""
+"""Custom resources: what a definition serves, and the schemas of its objects."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from listwatch.apiserver.kinds.custom_columns import columns_of
 from listwatch.apiserver.kinds.resources import ALL_VERBS, APIResource, Subresource
 from listwatch.apiserver.kinds.rules import validate_labels
-from listwatch.schema.causes import Cause, invalid_value
+from listwatch.schema.causes import Cause
 from listwatch.schema.structural import MISSING, build_root, embedded, validate
 
 if TYPE_CHECKING:
@@ -15,37 +15,31 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 
-def validate_custom(
+def schema_causes(
     resource: APIResource,
     obj: Mapping[str, Any],
     old: Mapping[str, Any] | None = None,
     *,
     status_only: bool = False,
-    warnings: list[str] | None = None,
 ) -> list[Cause]:
-    """Return the rules of its schema that a custom object violates.
+    """Return the violations of its schema in a custom object, but for those of the schema's rules.
 
     Args:
         resource: the object's.
         obj: the whole object.
         old: the previous state; violations in unchanged parts are tolerated.
         status_only: only its status is written.
-        warnings: receives violations in unchanged parts.
     """
     assert resource.custom is not None  # noqa: S101 - called for custom resources only
-    kind = obj.get("kind")
-    if kind is not None and kind != resource.kind:
-        return [invalid_value("kind", kind, f"must be {resource.kind}")]
     raw = resource.custom["raw"]
     if not raw:
         return []
     if status_only:
         part = (raw.get("properties") or {}).get("status")
-        causes = []
-        if part is not None and "status" in obj:
-            before = MISSING if old is None else old.get("status", MISSING)
-            causes = validate(obj["status"], part, "status", "", before)
-        return causes + _rule_causes(resource, obj, old, causes, warnings)
+        if part is None or "status" not in obj:
+            return []
+        before = MISSING if old is None else old.get("status", MISSING)
+        return validate(obj["status"], part, "status", "", before)
     value = {key: each for key, each in obj.items() if key not in {"metadata", "kind"}}
     # kind, apiVersion and metadata are checked by their own rules
     checked = {
@@ -59,53 +53,33 @@ def validate_custom(
     causes = validate(value, checked, old=MISSING if old is None else old)
     for place, each in embedded(value, resource.schema):
         causes += validate_labels(each["metadata"].get("labels"), f"{place}.metadata.labels")
-    return causes + _rule_causes(resource, obj, old, causes, warnings)
+    return causes
 
 
-# With one of these errors, the object lacks the shape for which its rules were compiled.
-_BLOCKING = frozenset(
-    {
-        "FieldValueNotSupported",
-        "FieldValueRequired",
-        "FieldValueTooLong",
-        "FieldValueTooMany",
-        "FieldValueTypeInvalid",
-    }
-)
-_NOT_CHECKED = (
-    "some validation rules were not checked because the object was invalid; correct the existing "
-    "errors to complete validation"
-)
+class SchemaRules:
+    """The rules of a schema, compiled when first used: that takes seconds if they are long."""
 
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self._raw = raw
+        self._compiled: Rules | None = None
 
-def _rule_causes(
-    resource: APIResource,
-    obj: Mapping[str, Any],
-    old: Mapping[str, Any] | None,
-    causes: list[Cause],
-    warnings: list[str] | None,
-) -> list[Cause]:
-    assert resource.custom is not None  # noqa: S101 - called for custom resources only
-    rules = resource.custom["rules"]
-    if rules is None:
-        return []
-    if any(cause.reason in _BLOCKING for cause in causes):
-        return [invalid_value("<nil>", None, _NOT_CHECKED)]
-    # The stored object lacks these fields, but rules at the root may read them.
-    named = {"apiVersion": resource.api_version, "kind": resource.kind}
-    result = rules.validate({**obj, **named}, None if old is None else {**old, **named})
-    if warnings is not None:
-        warnings += [f"{one.field}: {one.message}" for one in result.warnings]
-    return [Cause(*one) for one in result.errors]
+    @property
+    def are_compiled(self) -> bool:
+        """Whether they have been compiled."""
+        return self._compiled is not None
 
+    def compiled(self) -> "Rules":
+        """Return the compiled rules. Any thread may call this.
 
-def rules_of(raw: Mapping[str, Any]) -> "Rules | None":
-    """Return the compiled rules of a schema, or None if it has none."""
-    if not has_rules(raw):
-        return None
-    from listwatch.cel import Rules  # noqa: PLC0415 - a parser, seldom needed
+        Raises:
+            CompilationError: a rule does not compile.
+            InstantiationError: a rule has a constant that always fails.
+        """
+        if self._compiled is None:
+            from listwatch.cel import Rules  # noqa: PLC0415 - a parser, seldom needed
 
-    return Rules(raw)
+            self._compiled = Rules(self._raw)
+        return self._compiled
 
 
 def has_rules(schema: object) -> bool:
@@ -153,7 +127,7 @@ def resources_of(definition: Mapping[str, Any]) -> list[APIResource]:
         columns, cells = columns_of(version)
         custom: Object = {
             "raw": raw,
-            "rules": rules_of(raw),
+            "rules": SchemaRules(raw) if has_rules(raw) else None,
             "columns": columns,
             "cells": cells,
             "scale": subs.get("scale"),

@@ -383,6 +383,7 @@ KINDS: Mapping[str, Kind] = {
         admit=admit_definition,
         carry=_carry_stored,
         rule=validate_definition,
+        compiles=True,
         update_rule=_validate_change,
     ),
 }
