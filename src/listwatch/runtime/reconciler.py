@@ -1,32 +1,26 @@
-"""The reconcile loop: calls users' functions with the keys of changed objects."""
+"""Reconcilers: which changes call a user's function, and what it reads."""
 
 import asyncio
 import inspect
-import logging
-from collections import OrderedDict
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import msgspec
 
 from listwatch.cache.factory import Selection
 from listwatch.cache.lister import Lister
-from listwatch.clock import Clock, is_cancelled
-from listwatch.errors import ListWatchError, QueueClosedError, unwrap
+from listwatch.clock import Clock
+from listwatch.errors import ListWatchError
 from listwatch.objects import Object
-from listwatch.printable import printable
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import ReconcileCaller, ReconcileFunction
-from listwatch.runtime.key_limits import KeyLimits, Lru
+from listwatch.runtime.key_limits import KeyLimits
 from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, OwnWrites
 from listwatch.runtime.predicates import Predicate
+from listwatch.runtime.reconcile_loop import ReconcileLoop
 from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
-from listwatch.runtime.recorded_writes import Write, record
-from listwatch.runtime.results import Result, is_terminal
 from listwatch.runtime.sources import Feeds, KeySource, MapFunc, owner_keys
 from listwatch.shard_range import ShardRange
-from listwatch.workqueue.metrics import Histogram
 from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
 from listwatch.workqueue.rate_limiters import RateLimiter
 
@@ -34,14 +28,6 @@ if TYPE_CHECKING:
     from listwatch.client.client import Client
     from listwatch.client.discovery import Resource
     from listwatch.runtime.leading import LeadershipGuard
-
-_logger = logging.getLogger(__name__)
-
-#: Seconds for which a key that belongs to another replica is remembered.
-REFUSED_SECONDS: Final = 120.0
-
-#: Number of deleted objects whose keys are remembered as seen.
-_REMEMBERED_DELETIONS: Final = 10_000
 
 
 class NotStartedError(ListWatchError):
@@ -121,7 +107,6 @@ class Reconciler:
         self.name = name
         self.concurrency = concurrency
         self.leader_only = leader_only
-        self._timeout = timeout
         self._threaded = threaded
         self._sync_timeout = sync_timeout
         self._clock = clock or Clock()
@@ -130,7 +115,6 @@ class Reconciler:
         self.queue: PriorityQueue[str] = PriorityQueue(
             name=name, clock=self._clock, rate_limiter=rate_limiter
         )
-        self._hot: KeyLimits[str] = KeyLimits(hot_key_burst, hot_key_interval)
         #: The verbs of each resource declared with `writes`.
         self.written: dict[str, set[str]] = {}
         self._primary: Cache | None = None
@@ -140,34 +124,23 @@ class Reconciler:
             if own_writes_timeout is None
             else OwnWrites(name, self._used.values(), seconds=own_writes_timeout, clock=self._clock)
         )
+        self._work = ReconcileLoop(
+            name,
+            self.queue,
+            KeyLimits(hot_key_burst, hot_key_interval),
+            self._own_writes,
+            concurrency=concurrency,
+            timeout=timeout,
+            clock=self._clock,
+        )
         self._owned: list[tuple[Cache, Sequence[Predicate], bool]] = []
-        self._feeds = Feeds(self._put_own, self._report, self._clock)
-        self._accepts: Callable[[str], bool] | None = None
-        # A dict that loses its first keys takes ever longer to find the next one.
-        self._refused: OrderedDict[str, float] = OrderedDict()
+        self._feeds = Feeds(self._put_own, self._work.report, self._clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._discovery: FindsResources | None = None
         self._client: Client | None = None
         self._owner: Resource | None = None
-        self._caller: ReconcileCaller | None = None
-        self._guard: LeadershipGuard | None = None
-        # While it works: the number of sources that have not synced yet.
-        self._syncing = 0
-        self._all_synced = asyncio.Event()
-        self._stopping = False
-        self._stopped = asyncio.Event()
         # Around the wait for the caches; `stop` makes it expire.
         self._waiting = self._clock.timeout(None)
-        self._running: set[str] = set()
-        self._group: asyncio.TaskGroup | None = None
-        #: Delays keys whose writes are not cached yet.
-        self._settling: set[asyncio.Task[None]] = set()
-        self._ended = asyncio.Event()
-        self._successes = self._requeues = self._errors = self._terminal_errors = 0
-        self._timeouts = self._throttled = self._unseen = 0
-        self._deleted: Lru[str, bool] = Lru(_REMEMBERED_DELETIONS)
-        self._duration = Histogram()
-        self._last_error = ""
 
     # --- Configuration ---
 
@@ -206,9 +179,9 @@ class Reconciler:
         if self._primary is not None:
             raise ValueError(f"reconciler {self.name} is already for {self._primary.selection}")
         selection = Selection(resource, namespace, label_selector, field_selector, shard=shard)
-        self._primary = self._use(selection, fields)
+        self._primary = self._work.primary = self._use(selection, fields)
         self._primary.add_handler(
-            KeySource(self._put, None, predicates, self._remember_deleted), self.name
+            KeySource(self._put, None, predicates, self._work.remember_deleted), self.name
         )
         self._begin(self._primary)
         return self
@@ -313,14 +286,14 @@ class Reconciler:
 
     def share(self, accepts: Callable[[str], bool]) -> None:
         """Reconcile only the keys that this accepts; called right before each reconcile."""
-        self._accepts = accepts
+        self._work.accepts = accepts
 
     def wake(self, wanted: Callable[[str], bool]) -> None:
         """Queue the wanted ones of all keys, and of those recently refused."""
         known = self._all_keys() if self._primary is not None else ()
-        for key in {*known, *self._refused}:
+        for key in {*known, *self._work.refused}:
             if wanted(key):
-                self._refused.pop(key, None)
+                self._work.refused.pop(key, None)
                 self._put(key, LOW_PRIORITY)
 
     # --- While it runs ---
@@ -331,11 +304,8 @@ class Reconciler:
         Raises:
             NotStartedError: called from another thread, before the start.
         """
-        try:
-            inside = asyncio.get_running_loop() is self._loop or self._loop is None
-        except RuntimeError:
-            inside = False
-        if inside:
+        here = _running_loop()
+        if here is not None and self._loop in {None, here}:
             self._put_own(key, priority)
         elif self._loop is None:
             raise NotStartedError(f"reconciler {self.name} has not started")
@@ -403,14 +373,12 @@ class Reconciler:
 
         The function given to `share` must reject such keys already, so that no more of them start.
         """
-        while not all(keeps(key) for key in self._running):
-            self._ended.clear()
-            await self._ended.wait()
+        await self._work.drained(keeps)
 
     @property
     def in_process(self) -> frozenset[str]:
         """The keys being reconciled."""
-        return frozenset(self._running)
+        return frozenset(self._work.running)
 
     async def prepare(self, discovery: FindsResources, client: "Client | None" = None) -> None:
         """Look up what it needs to know about the server, before the caches start.
@@ -439,10 +407,8 @@ class Reconciler:
         Raises:
             NotSyncedError: a cache has not synced within `sync_timeout`.
         """
-        was_stopped = self._stopping
-        if was_stopped:
+        if self._work.is_stopping:
             return
-        self._guard = guard
         try:
             async with self._waiting:
                 synced: set[Cache] = set()
@@ -458,54 +424,17 @@ class Reconciler:
                 raise
         assert self._function is not None  # noqa: S101 - checked by prepare
         threads = self.concurrency if self._threaded else 0
-        self._caller = ReconcileCaller(self.name, self._function, threads, self._clock)
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
-                workers = [
-                    group.create_task(self._work(self._caller), name=f"{self.name} {number}")
-                    for number in range(self.concurrency)
-                ]
-                self._feeds.begin(group)
-                await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
-                if not self._stopping:
-                    raise RuntimeError("one of its workers was cancelled")
-                await asyncio.wait(workers)
-                self._feeds.end()
-                for task in list(self._settling):
-                    task.cancel()
-        finally:
-            self._feeds.end()
-            self._stopping = True
-            self.queue.shut_down()
-            self._caller.close()
+        caller = ReconcileCaller(self.name, self._function, threads, self._clock)
+        await self._work.run(caller, self._feeds, guard)
 
     def stop(self) -> None:
         """Start no new reconcile; `run` returns when the running ones have ended."""
-        self._stopping = True
-        self._stopped.set()
-        self._all_synced.set()
+        self._work.stop()
         self._waiting.postpone(0)
-        self.queue.shut_down()
 
     def statistics(self) -> ReconcilerStatistics:
         """Return the current state; any thread may call this."""
-        return ReconcilerStatistics(
-            name=self.name,
-            successes=self._successes,
-            requeues=self._requeues,
-            errors=self._errors,
-            terminal_errors=self._terminal_errors,
-            timeouts=self._timeouts,
-            unseen=self._unseen,
-            throttled=self._throttled,
-            active=len(self._running),
-            concurrency=self.concurrency,
-            duration=self._duration.statistics(),
-            queue=self.queue.statistics(),
-            last_error=self._last_error,
-            own_writes=None if self._own_writes is None else self._own_writes.statistics(),
-        )
+        return self._work.statistics()
 
     # --- Sources ---
 
@@ -517,17 +446,11 @@ class Reconciler:
         return cache
 
     def _check_may_add(self) -> None:
-        if self._stopping:
+        if self._work.is_stopping:
             raise RuntimeError(
                 f"reconciler {self.name} has stopped: sources can no longer be added"
             )
-        if self._loop is None:
-            return
-        try:
-            inside = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            inside = False
-        if not inside:
+        if self._loop is not None and _running_loop() is not self._loop:
             raise RuntimeError(
                 f"reconciler {self.name} has started: add sources in its manager's event loop"
             )
@@ -536,17 +459,14 @@ class Reconciler:
         """Start a source, possibly after the reconciler itself."""
         self._caches.ensure_open(cache)
         if self._feeds.are_running:
-            self._syncing += 1
-            self._all_synced.clear()
+            self._work.hold()
             self._feeds.spawn(self._sync(cache))
 
     async def _sync(self, cache: Cache) -> None:
         await self._begin_owned()
         await cache.wait_for_sync(self._sync_timeout)
         await self._learn_resources()
-        self._syncing -= 1
-        if not self._syncing:
-            self._all_synced.set()
+        self._work.release()
 
     async def _begin_owned(self) -> None:
         """Make changes of owned objects wake the owners' keys."""
@@ -570,9 +490,6 @@ class Reconciler:
             )
             cache.add_handler(KeySource(self._put_own, map_func, predicates), self.name)
 
-    def _remember_deleted(self, key: str) -> None:
-        self._deleted.put(key, True)
-
     def _put(self, key: object, priority: int) -> None:
         if not isinstance(key, str) or not key:
             raise TypeError(f"a key is a string like 'namespace/name', not {key!r}")
@@ -588,151 +505,13 @@ class Reconciler:
     def _all_keys(self) -> Iterable[str]:
         return self._cache("").indexer.list_keys()
 
-    # --- Work ---
-
-    async def _work(self, caller: ReconcileCaller) -> None:
-        queue = self.queue
-        while True:
-            try:
-                key = await queue.get()
-            except QueueClosedError:
-                return
-            if self._stopping:
-                queue.done(key)
-                return
-            if self._accepts is not None and not self._accepts(key):
-                self._remember_refused(key)
-                queue.forget(key)
-                queue.done(key)
-                continue
-            if (wait := self._hot.take(key, self._clock.now())) > 0:
-                self._throttled += 1
-                queue.add_with(key, priority=queue.priority_of(key), after=wait)
-                queue.done(key)
-                continue
-            try:
-                is_held = self._syncing or self._guard is not None
-                if is_held and not await self._may_begin():
-                    queue.put_back(key)
-                    return
-                recording = record()
-                try:
-                    await self._reconcile(key, caller)
-                finally:
-                    writes = recording.end()
-            except asyncio.CancelledError:
-                queue.put_back(key)  # this also finishes it
-                raise
-            self._finish(key, writes)
-            if is_cancelled():  # and the function has hidden that
-                raise asyncio.CancelledError
-
-    def _finish(self, key: str, writes: list[Write]) -> None:
-        """Allow the key's next reconcile, once the caches contain this reconcile's writes."""
-        own = self._own_writes
-        if own is None or not writes or self._group is None or is_cancelled():
-            self.queue.done(key)  # the group of a reconciler that is cancelled takes no more tasks
-            return
-        if own.are_seen(writes):
-            self.queue.done(key)
-            return
-        # No worker waits here. New events for the key wait in the queue, merged.
-        task = self._group.create_task(own.wait(key, writes), name=f"{self.name} {key}")
-        self._settling.add(task)
-        # Also if the task is cancelled before its first step.
-        task.add_done_callback(partial(self._let_go, key))
-
-    def _let_go(self, key: str, task: asyncio.Task[None]) -> None:
-        self._settling.discard(task)
-        self.queue.done(key)
-
     async def _learn_resources(self) -> None:
         if self._own_writes is not None and self._discovery is not None:
             await self._own_writes.begin(self._client, self._discovery.find)
 
-    async def _may_begin(self) -> bool:
-        """Return when a reconcile may start; False to stop."""
-        while self._syncing and not self._stopping:
-            await self._all_synced.wait()
-        if self._guard is not None and not self._guard.is_leader:
-            # Another process may lead: a cancellation is on its way, or a stop.
-            await self._stopped.wait()
-        return not self._stopping
 
-    def _remember_refused(self, key: str) -> None:
-        # While views change, both the old and the new owner may refuse a key, and the key of a
-        # deleted object is in no cache.
-        now = self._clock.now()
-        self._refused.pop(key, None)
-        self._refused[key] = now
-        while now - self._refused[oldest := next(iter(self._refused))] > REFUSED_SECONDS:
-            del self._refused[oldest]
-
-    async def _reconcile(self, key: str, caller: ReconcileCaller) -> None:
-        started = self._clock.now()
-        self._running.add(key)
-        self._count_unseen(key)
-        try:
-            result: Result | None = None
-            error: BaseException | None = None
-            limit = self._clock.timeout(self._timeout)
-            try:
-                async with limit:
-                    result = await caller.call(key, self._guard)
-            except asyncio.CancelledError as cancellation:
-                if is_cancelled():
-                    raise
-                # Something that the function awaited was cancelled, not the function.
-                error = cancellation
-            except Exception as raised:  # noqa: BLE001 - the key is retried after any exception
-                error = raised
-            if limit.expired:
-                # Whatever the function did with its cancellation, it has not finished its work.
-                self._timeouts += 1
-                error = error or TimeoutError(
-                    f"it ignored its cancellation after {self._timeout:g} s"
-                )
-            self._settle(key, result, error)
-        finally:
-            self._running.discard(key)
-            self._ended.set()
-            self._duration.observe(self._clock.now() - started)
-
-    def _settle(self, key: str, result: Result | None, error: BaseException | None) -> None:
-        """Decide when the key is reconciled again."""
-        queue = self.queue
-        if error is None:
-            queue.forget(key)
-            if result is not None and result.requeue_after is not None:
-                self._requeues += 1
-                priority = queue.priority_of(key)
-                queue.add_with(key, priority=priority, after=max(0.0, result.requeue_after))
-            else:
-                self._successes += 1
-            return
-        self._failed(key, error)
-        if is_terminal(error):
-            self._terminal_errors += 1
-            queue.forget(key)
-        else:
-            queue.requeue(key, failed=True)
-
-    def _count_unseen(self, key: str) -> None:
-        primary = self._primary
-        if primary is None or primary.holds(key) or self._deleted.get(key):
-            return
-        self._unseen += 1
-        self._deleted.put(key, True)  # from now on it was seen, as deleted
-
-    def _failed(self, key: str, error: BaseException) -> None:
-        self._errors += 1
-        error = unwrap(error)
-        self._report(printable(f"{key}: {type(error).__name__}: {error}"), error)
-
-    def _report(self, words: str, error: BaseException) -> None:
-        self._last_error = words
-        # Refusals, conflicts and time-outs are normal; only bugs need a traceback.
-        if isinstance(error, ListWatchError | TimeoutError):
-            _logger.warning("reconciler %s: %s", self.name, words)
-        else:
-            _logger.error("reconciler %s: %s", self.name, words, exc_info=error)
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

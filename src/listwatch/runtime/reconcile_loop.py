@@ -1,0 +1,316 @@
+"""The loop of a reconciler: calls its function with the keys of its queue."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from listwatch.clock import Clock, is_cancelled
+from listwatch.errors import ListWatchError, QueueClosedError, unwrap
+from listwatch.printable import printable
+from listwatch.runtime.calling import ReconcileCaller
+from listwatch.runtime.key_limits import KeyLimits, Lru
+from listwatch.runtime.own_writes import OwnWrites
+from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
+from listwatch.runtime.recorded_writes import Write, record
+from listwatch.runtime.results import Result, is_terminal
+from listwatch.runtime.sources import Feeds
+from listwatch.workqueue.metrics import Histogram
+from listwatch.workqueue.priority_queue import PriorityQueue
+
+if TYPE_CHECKING:
+    from listwatch.runtime.caches import Cache
+    from listwatch.runtime.leading import LeadershipGuard
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds for which a key that belongs to another replica is remembered.
+REFUSED_SECONDS: Final = 120.0
+
+#: Number of deleted objects whose keys are remembered as seen.
+_REMEMBERED_DELETIONS: Final = 10_000
+
+
+class ReconcileLoop:
+    """Reconciles the keys of a queue, several at once. Runs once, in one event loop.
+
+    Args:
+        name: of the reconciler, for logs and statistics.
+        queue: the keys.
+        hot: limits how often a key is reconciled.
+        own_writes: delays a key until the caches have its last writes; None to continue at once.
+        concurrency: maximum keys reconciled at the same time.
+        timeout: seconds after which a reconcile is cancelled and counts as failed; None for no
+            limit.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queue: PriorityQueue[str],
+        hot: KeyLimits[str],
+        own_writes: OwnWrites | None,
+        *,
+        concurrency: int,
+        timeout: float | None,
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._queue = queue
+        self._hot = hot
+        self._own_writes = own_writes
+        self._concurrency = concurrency
+        self._timeout = timeout
+        self._clock = clock
+        #: The cache of the objects whose keys are reconciled; None if there is none.
+        self.primary: Cache | None = None
+        #: Returns whether a key is this replica's; None for all.
+        self.accepts: Callable[[str], bool] | None = None
+        #: The times at which keys were refused. A plain dict that loses its first keys takes ever
+        #: longer to find the next one.
+        self.refused: OrderedDict[str, float] = OrderedDict()
+        #: The keys being reconciled.
+        self.running: set[str] = set()
+        self.is_stopping = False
+        self._stopped = asyncio.Event()
+        self._guard: LeadershipGuard | None = None
+        # How often `hold` was called without its `release`.
+        self._holds = 0
+        self._released = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+        #: Delays keys whose writes are not cached yet.
+        self._settling: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._successes = self._requeues = self._errors = self._terminal_errors = 0
+        self._timeouts = self._throttled = self._unseen = 0
+        self._deleted: Lru[str, bool] = Lru(_REMEMBERED_DELETIONS)
+        self._duration = Histogram()
+        self._last_error = ""
+
+    async def run(
+        self, caller: ReconcileCaller, feeds: Feeds, guard: "LeadershipGuard | None"
+    ) -> None:
+        """Reconcile until `stop` or a cancellation.
+
+        Args:
+            caller: calls the function.
+            feeds: runs meanwhile.
+            guard: once another process may lead, this refuses every further step of the function.
+        """
+        self._guard = guard
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                workers = [
+                    group.create_task(self._work(caller), name=f"{self._name} {number}")
+                    for number in range(self._concurrency)
+                ]
+                feeds.begin(group)
+                await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+                if not self.is_stopping:
+                    raise RuntimeError("one of its workers was cancelled")
+                await asyncio.wait(workers)
+                feeds.end()
+                for task in list(self._settling):
+                    task.cancel()
+        finally:
+            feeds.end()
+            self.is_stopping = True
+            self._queue.shut_down()
+            caller.close()
+
+    def stop(self) -> None:
+        """Start no new reconcile; `run` returns when the running ones have ended."""
+        self.is_stopping = True
+        self._stopped.set()
+        self._released.set()
+        self._queue.shut_down()
+
+    def hold(self) -> None:
+        """Start no reconcile until `release`."""
+        self._holds += 1
+        self._released.clear()
+
+    def release(self) -> None:
+        """End one `hold`."""
+        self._holds -= 1
+        if not self._holds:
+            self._released.set()
+
+    async def drained(self, keeps: Callable[[str], bool]) -> None:
+        """Return when no key is in process that `keeps` rejects."""
+        while not all(keeps(key) for key in self.running):
+            self._ended.clear()
+            await self._ended.wait()
+
+    def remember_deleted(self, key: str) -> None:
+        """Count the key as seen, although its object is cached no longer."""
+        self._deleted.put(key, True)
+
+    def statistics(self) -> ReconcilerStatistics:
+        """Return the current state; any thread may call this."""
+        return ReconcilerStatistics(
+            name=self._name,
+            successes=self._successes,
+            requeues=self._requeues,
+            errors=self._errors,
+            terminal_errors=self._terminal_errors,
+            timeouts=self._timeouts,
+            unseen=self._unseen,
+            throttled=self._throttled,
+            active=len(self.running),
+            concurrency=self._concurrency,
+            duration=self._duration.statistics(),
+            queue=self._queue.statistics(),
+            last_error=self._last_error,
+            own_writes=None if self._own_writes is None else self._own_writes.statistics(),
+        )
+
+    def report(self, words: str, error: BaseException) -> None:
+        """Log an error, and remember it for the statistics."""
+        self._last_error = words
+        # Refusals, conflicts and time-outs are normal; only bugs need a traceback.
+        if isinstance(error, ListWatchError | TimeoutError):
+            _logger.warning("reconciler %s: %s", self._name, words)
+        else:
+            _logger.error("reconciler %s: %s", self._name, words, exc_info=error)
+
+    # --- Work ---
+
+    async def _work(self, caller: ReconcileCaller) -> None:
+        queue = self._queue
+        while True:
+            try:
+                key = await queue.get()
+            except QueueClosedError:
+                return
+            if self.is_stopping:
+                queue.done(key)
+                return
+            if self.accepts is not None and not self.accepts(key):
+                self._remember_refused(key)
+                queue.forget(key)
+                queue.done(key)
+                continue
+            if (wait := self._hot.take(key, self._clock.now())) > 0:
+                self._throttled += 1
+                queue.add_with(key, priority=queue.priority_of(key), after=wait)
+                queue.done(key)
+                continue
+            try:
+                is_held = self._holds or self._guard is not None
+                if is_held and not await self._may_begin():
+                    queue.put_back(key)
+                    return
+                recording = record()
+                try:
+                    await self._reconcile(key, caller)
+                finally:
+                    writes = recording.end()
+            except asyncio.CancelledError:
+                queue.put_back(key)  # this also finishes it
+                raise
+            self._finish(key, writes)
+            if is_cancelled():  # and the function has hidden that
+                raise asyncio.CancelledError
+
+    def _finish(self, key: str, writes: list[Write]) -> None:
+        """Allow the key's next reconcile, once the caches contain this reconcile's writes."""
+        own = self._own_writes
+        if own is None or not writes or self._group is None or is_cancelled():
+            self._queue.done(key)  # the group of a reconciler that is cancelled takes no more tasks
+            return
+        if own.are_seen(writes):
+            self._queue.done(key)
+            return
+        # No worker waits here. New events for the key wait in the queue, merged.
+        task = self._group.create_task(own.wait(key, writes), name=f"{self._name} {key}")
+        self._settling.add(task)
+        # Also if the task is cancelled before its first step.
+        task.add_done_callback(partial(self._let_go, key))
+
+    def _let_go(self, key: str, task: asyncio.Task[None]) -> None:
+        self._settling.discard(task)
+        self._queue.done(key)
+
+    async def _may_begin(self) -> bool:
+        """Return when a reconcile may start; False to stop."""
+        while self._holds and not self.is_stopping:
+            await self._released.wait()
+        if self._guard is not None and not self._guard.is_leader:
+            # Another process may lead: a cancellation is on its way, or a stop.
+            await self._stopped.wait()
+        return not self.is_stopping
+
+    def _remember_refused(self, key: str) -> None:
+        # While views change, both the old and the new owner may refuse a key, and the key of a
+        # deleted object is in no cache.
+        now = self._clock.now()
+        self.refused.pop(key, None)
+        self.refused[key] = now
+        while now - self.refused[oldest := next(iter(self.refused))] > REFUSED_SECONDS:
+            del self.refused[oldest]
+
+    async def _reconcile(self, key: str, caller: ReconcileCaller) -> None:
+        started = self._clock.now()
+        self.running.add(key)
+        self._count_unseen(key)
+        try:
+            result: Result | None = None
+            error: BaseException | None = None
+            limit = self._clock.timeout(self._timeout)
+            try:
+                async with limit:
+                    result = await caller.call(key, self._guard)
+            except asyncio.CancelledError as cancellation:
+                if is_cancelled():
+                    raise
+                # Something that the function awaited was cancelled, not the function.
+                error = cancellation
+            except Exception as raised:  # noqa: BLE001 - the key is retried after any exception
+                error = raised
+            if limit.expired:
+                # Whatever the function did with its cancellation, it has not finished its work.
+                self._timeouts += 1
+                error = error or TimeoutError(
+                    f"it ignored its cancellation after {self._timeout:g} s"
+                )
+            self._settle(key, result, error)
+        finally:
+            self.running.discard(key)
+            self._ended.set()
+            self._duration.observe(self._clock.now() - started)
+
+    def _settle(self, key: str, result: Result | None, error: BaseException | None) -> None:
+        """Decide when the key is reconciled again."""
+        queue = self._queue
+        if error is None:
+            queue.forget(key)
+            if result is not None and result.requeue_after is not None:
+                self._requeues += 1
+                priority = queue.priority_of(key)
+                queue.add_with(key, priority=priority, after=max(0.0, result.requeue_after))
+            else:
+                self._successes += 1
+            return
+        self._failed(key, error)
+        if is_terminal(error):
+            self._terminal_errors += 1
+            queue.forget(key)
+        else:
+            queue.requeue(key, failed=True)
+
+    def _count_unseen(self, key: str) -> None:
+        primary = self.primary
+        if primary is None or primary.holds(key) or self._deleted.get(key):
+            return
+        self._unseen += 1
+        self._deleted.put(key, True)  # from now on it was seen, as deleted
+
+    def _failed(self, key: str, error: BaseException) -> None:
+        self._errors += 1
+        error = unwrap(error)
+        self.report(printable(f"{key}: {type(error).__name__}: {error}"), error)
