@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from listwatch.apiserver.kinds.resources import APIResource, Subresource
-from listwatch.apiserver.storage.deletion import DeleteOptions
+from listwatch.apiserver.storage.deletion import DeleteOptions, delete
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry, Storage
 from listwatch.clock import FakeClock
@@ -112,14 +112,14 @@ def test_a_dry_run_answers_and_stores_nothing(registry: Registry, what: str) -> 
         answered = put(registry, MAPS, config_map(k="w"), dry)
         assert registry.decode(answered)["data"] == {"k": "w"}
     else:
-        assert registry.delete(MAPS, "ns", "a", DeleteOptions(dry_run=True)).gone
+        assert delete(registry, MAPS, "ns", "a", DeleteOptions(dry_run=True)).gone
     assert registry.get(MAPS, "ns", "a") is entry
 
 
 def test_a_namespace_must_be_there_and_stay(registry: Registry) -> None:
     with pytest.raises(NotFoundError, match='namespaces "other" not found'):
         registry.create(MAPS, "other", config_map(), ME)
-    registry.delete(NAMESPACES, "", "ns", DeleteOptions())
+    delete(registry, NAMESPACES, "", "ns", DeleteOptions())
     with pytest.raises(StatusError, match="is being terminated") as refused:
         registry.create(MAPS, "ns", config_map(), ME)
     assert refused.value.code == 403
@@ -176,7 +176,7 @@ def test_finalizers_hold_what_is_deleted_until_the_last_is_gone(registry: Regist
     held = config_map(k="v")
     held["metadata"]["finalizers"] = ["example.com/x"]
     registry.create(MAPS, "ns", held, ME)
-    assert not registry.delete(MAPS, "ns", "a", DeleteOptions()).gone
+    assert not delete(registry, MAPS, "ns", "a", DeleteOptions()).gone
     waiting = registry.decode(registry.get(MAPS, "ns", "a"))
     assert waiting["metadata"]["deletionTimestamp"] == registry.now()
     waiting["metadata"]["finalizers"] = []
@@ -191,22 +191,22 @@ def test_a_pod_on_a_node_gets_its_time_and_another_goes_at_once(
     registry: Registry, node: str, asked: int | None, grace: int
 ) -> None:
     registry.create(PODS, "ns", pod(**({"nodeName": node} if node else {})), ME)
-    deletion = registry.delete(PODS, "ns", "a", DeleteOptions(grace_period=asked))
+    deletion = delete(registry, PODS, "ns", "a", DeleteOptions(grace_period=asked))
     assert deletion.gone is (grace == 0)
     if grace:
         metadata = registry.decode(registry.get(PODS, "ns", "a"))["metadata"]
         assert metadata["deletionGracePeriodSeconds"] == grace
         assert metadata["deletionTimestamp"] == registry.now(grace)
-        assert registry.delete(PODS, "ns", "a", DeleteOptions(grace_period=0)).gone
+        assert delete(registry, PODS, "ns", "a", DeleteOptions(grace_period=0)).gone
 
 
 def test_a_delete_may_name_the_object_that_it_is_for(registry: Registry) -> None:
     entry = registry.create(MAPS, "ns", config_map(), ME)
     for wrong in (DeleteOptions(uid="other"), DeleteOptions(resource_version="1")):
         with pytest.raises(ConflictError, match="precondition"):
-            registry.delete(MAPS, "ns", "a", wrong)
+            delete(registry, MAPS, "ns", "a", wrong)
     right = DeleteOptions(uid=entry.uid, resource_version=str(entry.revision))
-    assert registry.delete(MAPS, "ns", "a", right).gone
+    assert delete(registry, MAPS, "ns", "a", right).gone
 
 
 def test_what_a_guard_forbids_is_not_stored(registry: Registry) -> None:

@@ -19,6 +19,7 @@ from listwatch.apiserver.api.writing import APPLY_PATCH, Writer, read_patch
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.managed_fields import Fields, Managed, Owner, minus
+from listwatch.apiserver.storage.preconditions import check_conditions
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.schema.causes import invalid_value
@@ -157,7 +158,7 @@ class Scales:
             raise _negative(resource, entry.name, replicas)
         conditions = dict(scale["metadata"])
         conditions["resourceVersion"] = conditions.get("resourceVersion") or str(entry.revision)
-        self._registry.check_conditions(resource, entry, conditions, is_put=is_put)
+        check_conditions(resource, entry, conditions, is_put=is_put)
         new = copy.deepcopy(old)
         _put_at(new, path, replicas)
         if managed.sets or owners.sets:

@@ -17,6 +17,7 @@ from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.kind import carry
 from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.apiserver.storage.deletion import evict
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.schema.causes import invalid_value, not_supported
@@ -216,7 +217,7 @@ class Subresources:
         options = self._writer.delete_options(call, resource, b"", wanted)
         if context.dry_run:  # the query or the body may request it
             options = msgspec.structs.replace(options, dry_run=True)
-        self._registry.evict(resource, call.namespace, call.info.name, options)
+        evict(self._registry, resource, call.namespace, call.info.name, options)
         return call.answer_value(
             {
                 "kind": "Status",

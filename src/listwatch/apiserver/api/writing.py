@@ -35,7 +35,7 @@ from listwatch.apiserver.http.request_info import parse_list_options
 from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.spelling import mark
-from listwatch.apiserver.storage.deletion import DeleteOptions, Deletion
+from listwatch.apiserver.storage.deletion import DeleteOptions, Deletion, delete
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.apiserver.user import User
@@ -419,7 +419,7 @@ class Writer:
         info = call.info
         namespace = call.namespace
         self._warn_of_dependents(call, resource, options)
-        deleted = self.registry.delete(resource, namespace, info.name, options)
+        deleted = delete(self.registry, resource, namespace, info.name, options)
         return self.answer_deleted(call, resource, deleted)
 
     @staticmethod
@@ -466,7 +466,7 @@ class Writer:
             present = self.registry.find(resource, entry.namespace, entry.name)
             if present is not None and present.uid == entry.uid:
                 await call.settled(
-                    partial(self.registry.delete, resource, entry.namespace, entry.name, options)
+                    partial(delete, self.registry, resource, entry.namespace, entry.name, options)
                 )
             if number % _TURN == 0:
                 await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from listwatch.apiserver.kinds.custom import resources_of
 from listwatch.apiserver.kinds.definitions import CLEANUP, DEFINITIONS, Object, is_established
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
-from listwatch.apiserver.storage.deletion import DeleteOptions
+from listwatch.apiserver.storage.deletion import DeleteOptions, delete
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Bucket, Entry, Storage, StoredChange
 from listwatch.schema.facts import Schema
@@ -180,7 +180,7 @@ class CustomResources:
         if resources:
             bucket = self._store.bucket(resources[0].storage)
             for each in bucket.current():
-                self._registry.delete(resources[0], each.namespace, each.name, DeleteOptions())
+                delete(self._registry, resources[0], each.namespace, each.name, DeleteOptions())
             if bucket.entries:
                 # finalizers keep some objects; the deletion of the last one releases the definition
                 self._followed.add(bucket)

@@ -14,7 +14,7 @@ from typing import Any
 
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
-from listwatch.apiserver.storage.deletion import DeleteOptions
+from listwatch.apiserver.storage.deletion import DeleteOptions, delete
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import (
     Bucket,
@@ -236,7 +236,8 @@ class Controllers:
             return
         if entry.deleting:
             return
-        self._registry.delete(
+        delete(
+            self._registry,
             resource,
             entry.namespace,
             entry.name,
@@ -293,7 +294,8 @@ class Controllers:
             if others:
                 continue
             if not dependent.deleting:
-                deleted = self._registry.delete(
+                deleted = delete(
+                    self._registry,
                     resource,
                     dependent.namespace,
                     dependent.name,
@@ -349,14 +351,18 @@ class Controllers:
                     self._plan_emptying(name)
                     return
                 deletions += 1
-                deleted = self._registry.delete(
-                    resource, name, each.name, DeleteOptions(propagation="Background")
+                deleted = delete(
+                    self._registry,
+                    resource,
+                    name,
+                    each.name,
+                    DeleteOptions(propagation="Background"),
                 )
                 left |= not deleted.gone
         if not left:
             namespaces = self._table.get("", "v1", "namespaces")
             if namespaces is not None:
-                self._registry.finalize_namespace(namespaces, entry)
+                _finalize(self._registry, namespaces, entry)
 
     def _end_of_grace(self, bucket: Bucket, entry: Entry) -> None:
         metadata = self._registry.decode(entry)["metadata"]
@@ -379,8 +385,12 @@ class Controllers:
         resource = self._resource(bucket)
         if present is None or resource is None or present.uid != entry.uid:
             return
-        self._registry.delete(
-            resource, entry.namespace, entry.name, DeleteOptions(grace_period=0, uid=entry.uid)
+        delete(
+            self._registry,
+            resource,
+            entry.namespace,
+            entry.name,
+            DeleteOptions(grace_period=0, uid=entry.uid),
         )
 
 
@@ -389,3 +399,17 @@ def _kept_policy(obj: Object) -> str | None:
     if _ORPHAN in finalizers:
         return "Orphan"
     return "Foreground" if _FOREGROUND in finalizers else None
+
+
+def _finalize(registry: Registry, resource: APIResource, entry: Entry) -> None:
+    """Remove a namespace in which nothing is left."""
+    obj = registry.decode(entry)
+    spec = obj.get("spec") or {}
+    left = [name for name in spec.get("finalizers") or () if name != "kubernetes"]
+    if left or obj["metadata"].get("finalizers"):
+        if left != spec.get("finalizers"):
+            obj["spec"] = {**spec, "finalizers": left} if left else {}
+            made = registry.entry(resource, obj, registry.store.revision + 1)
+            registry.store.put(registry.bucket(resource), made)
+        return
+    registry.store.delete(registry.bucket(resource), entry)

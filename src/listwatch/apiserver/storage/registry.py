@@ -1,11 +1,8 @@
-"""Create, update and delete: from a validated object to a committed state."""
+"""Create and update: from a validated object to a committed state."""
 
 import copy
 import random
-import sys
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -13,7 +10,6 @@ import msgspec
 from listwatch.apiserver import refusal
 from listwatch.apiserver.admission import plugins
 from listwatch.apiserver.admission.advice import advice, single_owners
-from listwatch.apiserver.admission.budgets import spend
 from listwatch.apiserver.admission.chain import Admission
 from listwatch.apiserver.admission.quota import charge
 from listwatch.apiserver.admission.security import secure
@@ -22,46 +18,27 @@ from listwatch.apiserver.kinds.addresses import Addresses
 from listwatch.apiserver.kinds.catalog import (
     apply_defaults,
     kind_of,
-    selectable_fields,
     spec_changed,
 )
-from listwatch.apiserver.kinds.kind import Ending, carry
+from listwatch.apiserver.kinds.kind import carry
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.carrying import carry_metadata, keep_status_only, reset_fields
-from listwatch.apiserver.storage.deletion import (
-    DeleteOptions,
-    Deletion,
-    begin_grace,
-    deletion_finalizers,
-)
 from listwatch.apiserver.storage.managed_fields import Managed, Owner, created_fields
-from listwatch.apiserver.storage.store import Bucket, Entry, Storage
-from listwatch.apiserver.webhooks.consultation import CURRENT, drawn
+from listwatch.apiserver.storage.objects import StoredObjects
+from listwatch.apiserver.storage.preconditions import (
+    asked_version,
+    check_conditions,
+    takes_version,
+)
+from listwatch.apiserver.storage.store import Entry, Storage
+from listwatch.apiserver.webhooks.consultation import drawn
 from listwatch.clock import Clock
-from listwatch.schema.causes import Cause, invalid_value
+from listwatch.schema.causes import Cause
 from listwatch.schema.facts import ANY
-from listwatch.schema.go_words import whole_number
 
 Object = dict[str, Any]
 
-_META_ORDER = (
-    "name",
-    "generateName",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "labels",
-    "annotations",
-    "ownerReferences",
-    "finalizers",
-    "managedFields",
-)
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-_encode_into = msgspec.json.Encoder().encode_into
 
 
 class WriteContext(msgspec.Struct, frozen=True):
@@ -87,50 +64,15 @@ class WriteContext(msgspec.Struct, frozen=True):
     admission: Admission | None = None
 
 
-class Registry:
+class Registry(StoredObjects):
     """The rules between requests and the store. Like the store: one event loop, no awaits."""
 
     def __init__(self, store: Storage, clock: Clock, *, randomness: random.Random) -> None:
-        self.store = store
-        self._clock = clock
-        self._random = randomness
+        super().__init__(store, clock, randomness=randomness)
         self._addresses = _DrawnAddresses(self._services)
-        self._now = (0, "")
-        # encode() allocates in powers of two and returns the rest as a hole in the heap that the
-        # next result does not fit into: 6 KB for each pod of 10
-        self._buffer = bytearray()
-
-    def now(self, offset: float = 0.0) -> str:
-        """Return the timestamp of this second, or of that many seconds later."""
-        request = CURRENT.get()
-        second = int((self._clock.time() if request is None else request.time) + offset)
-        if self._now[0] != second:
-            stamp = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            self._now = (second, stamp)
-        return self._now[1]
-
-    def new_uid(self) -> str:
-        """Return an unused uid."""
-        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
     def _suffix(self) -> str:
         return "".join(self._random.choices(_SUFFIX_LETTERS, k=5))
-
-    def bucket(self, resource: APIResource) -> Bucket:
-        """Return the bucket of a resource."""
-        return self.store.bucket(resource.storage)
-
-    def find(self, resource: APIResource, namespace: str, name: str) -> Entry | None:
-        """Return the current state of an object, or None."""
-        key = f"{namespace}/{name}" if namespace else name
-        return self.bucket(resource).entries.get(key)
-
-    def get(self, resource: APIResource, namespace: str, name: str) -> Entry:
-        """Return the current state of an object; raise 404 if there is none."""
-        entry = self.find(resource, namespace, name)
-        if entry is None:
-            raise refusal.not_found(resource, name)
-        return entry
 
     # -- writes ------------------------------------------------------------------------------
 
@@ -180,7 +122,7 @@ class Registry:
             metadata["namespace"] = namespace
         obj = self._completed(resource, namespace, obj, owners, context)
         metadata = obj["metadata"]
-        if _names_a_version(metadata):
+        if takes_version(metadata):
             raise refusal.server_error("resourceVersion should not be set on objects to be created")
         metadata["uid"] = drawn(self.new_uid)
         metadata["creationTimestamp"] = self.now()
@@ -193,11 +135,11 @@ class Registry:
         if causes:
             kind = obj.get("kind", resource.kind)
             raise refusal.invalid(kind, resource.stored_group, metadata.get("name", ""), causes)
-        plugins.check(resource, namespace, obj, self._objects)
+        plugins.check(resource, namespace, obj, self.under)
         self._secure(resource, obj, None, context)
         if context.admission is not None:
             context.admission.validate("CREATE", with_owners(obj, owners), None)
-        charged = charge(resource, obj, self._objects("resourcequotas", namespace))
+        charged = charge(resource, obj, self.under("resourcequotas", namespace))
         name = metadata["name"]
         bucket = self.bucket(resource)
         if (f"{namespace}/{name}" if namespace else name) in bucket.entries:
@@ -225,7 +167,7 @@ class Registry:
         context: WriteContext,
     ) -> Object:
         """Return a new object completed by the server, policies and webhooks."""
-        plugins.complete(resource, namespace, obj, self._objects)
+        plugins.complete(resource, namespace, obj, self.under)
         complete = kind_of(resource).complete
         if complete is not None:
             complete(obj)
@@ -289,7 +231,7 @@ class Registry:
         self, resource: APIResource, new: Object, old: Object | None, context: WriteContext
     ) -> None:
         """Refuse, or warn about, violations of a namespace's Pod Security Standards."""
-        warnings = secure(resource, new, old, context.subresource, self._labels_of, self._objects)
+        warnings = secure(resource, new, old, context.subresource, self._labels_of, self.under)
         if context.warnings is not None:
             context.warnings.extend(warnings)
 
@@ -313,11 +255,6 @@ class Registry:
             self._allocate(resource, obj, None)
         elif "status" in resource.subresources:
             obj.pop("status", None)
-
-    def _objects(self, storage: str, namespace: str) -> Iterable[Object]:
-        """Yield the objects under a storage key, in a namespace or ("") in all."""
-        bucket = self.store.bucket(storage)
-        return map(self.decode, bucket.span(namespace)) if bucket.entries else ()
 
     def _services(self) -> Iterator[Object]:
         return map(self.decode, self.store.bucket("services").current())
@@ -359,14 +296,14 @@ class Registry:
             if not (is_put and traits.create_on_update and not context.subresource):
                 raise refusal.not_found(resource, name)
             obj = produce(None, None)
-            if _asked_version(obj["metadata"]):
+            if asked_version(obj["metadata"]):
                 raise refusal.not_found(resource, name)
             return self.create(resource, namespace, obj, context), True
         old = self.present(resource, entry)
         new = produce(copy.deepcopy(old), entry)
         single_owners(new, context.warnings, patched=not is_put)
         if context.admission is None:
-            self.check_conditions(resource, entry, new["metadata"], is_put=is_put)
+            check_conditions(resource, entry, new["metadata"], is_put=is_put)
         managed = self._managed(new, old, context.subresource)
         if managed.sets:
             # without owners there is nothing to update, as in `skipNonAppliedManager`
@@ -396,35 +333,6 @@ class Registry:
                 pass  # invalid entries change nothing
         return Managed.read((old or {"metadata": {}})["metadata"].get("managedFields"))
 
-    def check_conditions(
-        self, resource: APIResource, entry: Entry, metadata: Object, *, is_put: bool
-    ) -> None:
-        """Refuse, with 409, a write to another version or object than `metadata` names."""
-        name = entry.name
-        version = _asked_version(metadata)
-        if version == 0:
-            if is_put and not kind_of(resource).unconditional_update:
-                raise refusal.invalid(
-                    resource.name,
-                    resource.group,
-                    name,
-                    [
-                        invalid_value(
-                            "metadata.resourceVersion", 0, "must be specified for an update"
-                        )
-                    ],
-                )
-        elif version != entry.revision:
-            raise refusal.conflict(resource, name)
-        if is_put and metadata.get("uid") and metadata["uid"] != entry.uid:
-            raise refusal.conflict(
-                resource,
-                name,
-                f"StorageError: invalid object, Code: 4, Key: /registry/{resource.storage}/"
-                f"{entry.key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID "
-                f"in precondition: {metadata['uid']}, UID in object meta: {entry.uid}",
-            )
-
     def store_update(
         self,
         resource: APIResource,
@@ -440,7 +348,7 @@ class Registry:
         admission = context.admission
         if admission is not None:
             new, changed = self._mutated(resource, new, old, managed.write(), admission)
-            self.check_conditions(resource, entry, changed, is_put=is_put)
+            check_conditions(resource, entry, changed, is_put=is_put)
         if context.guard is not None:
             context.guard(resource, new, old)
         self._prepare_update(resource, new, old, context.subresource)
@@ -507,115 +415,6 @@ class Registry:
         ):
             metadata["generation"] = before.get("generation", 0) + 1
 
-    # -- deletes -----------------------------------------------------------------------------
-
-    def delete(
-        self, resource: APIResource, namespace: str, name: str, options: DeleteOptions
-    ) -> Deletion:
-        """Delete an object, or start to; 404 if there is none, 409 if a precondition fails."""
-        entry = self.get(resource, namespace, name)
-        if name in kind_of(resource).immortal:
-            raise refusal.forbidden_object(resource, name, "this namespace may not be deleted")
-        if options.uid is not None and options.uid != entry.uid:
-            raise refusal.precondition_failed(
-                resource,
-                name,
-                f"the UID in the precondition ({options.uid}) does not match the UID in record "
-                f"({entry.uid}). The object might have been deleted and then recreated",
-            )
-        if options.resource_version is not None and options.resource_version != str(entry.revision):
-            raise refusal.precondition_failed(
-                resource,
-                name,
-                f"the ResourceVersion in the precondition ({options.resource_version}) does not "
-                f"match the ResourceVersion in record ({entry.revision}). The object might have "
-                "been modified",
-            )
-        obj = self.decode(entry)
-        self._ask_about_deletion(resource, entry, obj, options)
-        end = kind_of(resource).end
-        ending = Ending.AS_USUAL if end is None else end(obj, self.now())
-        if ending is not Ending.AS_USUAL:
-            return self._end(resource, entry, obj, ending, options)
-        metadata = obj["metadata"]
-        before = copy.deepcopy(metadata)
-        pending = begin_grace(resource, obj, options, self.now)
-        if pending:
-            return Deletion(entry, gone=False)
-        finalizers = deletion_finalizers(resource, metadata, options)
-        if finalizers:
-            metadata["finalizers"] = finalizers
-        else:
-            metadata.pop("finalizers", None)
-        if finalizers and not metadata.get("deletionTimestamp"):
-            metadata["deletionTimestamp"] = self.now()
-            metadata["deletionGracePeriodSeconds"] = 0
-            if metadata.get("generation"):
-                metadata["generation"] += 1
-        if metadata != before:
-            entry = self.entry(resource, obj, self.store.revision + 1)
-            if not options.dry_run:
-                self.store.put(self.bucket(resource), entry)
-        if finalizers or metadata.get("deletionGracePeriodSeconds"):
-            return Deletion(entry, gone=False)
-        if not options.dry_run:
-            entry = self.store.delete(self.bucket(resource), entry)
-        return Deletion(entry, gone=True)
-
-    def _ask_about_deletion(
-        self, resource: APIResource, entry: Entry, obj: Object, options: DeleteOptions
-    ) -> None:
-        """Raise what forbids a deletion; an object that can't be converted can't be deleted."""
-        if resource.versions is not None:
-            resource.versions.mark(obj)
-            obj = self.read(resource, entry)
-        if options.admission is not None:
-            options.admission.delete(obj)
-
-    def evict(
-        self, resource: APIResource, namespace: str, name: str, options: DeleteOptions
-    ) -> Deletion:
-        """Delete a pod if its disruption budget allows that; otherwise 429."""
-        pod = self.decode(self.get(resource, namespace, name))
-        budgets = list(self._objects(_BUDGETS.storage, namespace))
-        budget = spend(pod, budgets, self.now()) if budgets else None
-        if budget is not None and not options.dry_run:
-            self.store_as_is(_BUDGETS, budget)
-        return self.delete(resource, namespace, name, options)
-
-    def _end(
-        self,
-        resource: APIResource,
-        entry: Entry,
-        obj: Object,
-        ending: Ending,
-        options: DeleteOptions,
-    ) -> Deletion:
-        """End an object as its kind specifies."""
-        if ending is Ending.STAYS:
-            return Deletion(entry, gone=False)
-        if ending is Ending.MARKED:
-            entry = self.entry(resource, obj, self.store.revision + 1)
-            if not options.dry_run:
-                self.store.put(self.bucket(resource), entry)
-            return Deletion(entry, gone=False)
-        if not options.dry_run:
-            entry = self.store.delete(self.bucket(resource), entry)
-        return Deletion(entry, gone=True)
-
-    def finalize_namespace(self, resource: APIResource, entry: Entry) -> None:
-        """Remove a namespace in which nothing is left."""
-        obj = self.decode(entry)
-        spec = obj.get("spec") or {}
-        left = [name for name in spec.get("finalizers") or () if name != "kubernetes"]
-        if left or obj["metadata"].get("finalizers"):
-            if left != spec.get("finalizers"):
-                obj["spec"] = {**spec, "finalizers": left} if left else {}
-                made = self.entry(resource, obj, self.store.revision + 1)
-                self.store.put(self.bucket(resource), made)
-            return
-        self.store.delete(self.bucket(resource), entry)
-
     def bind(
         self, resource: APIResource, entry: Entry, node: str, *, dry_run: bool = False
     ) -> None:
@@ -643,80 +442,6 @@ class Registry:
         if not dry_run:
             self.store_as_is(resource, obj)
 
-    def store_as_is(self, resource: APIResource, obj: Object) -> Entry:
-        """Store a changed object without the update rules, and without an owner of the change."""
-        made = self.entry(resource, obj, self.store.revision + 1)
-        self.store.put(self.bucket(resource), made)
-        return made
-
-    # -- bytes -------------------------------------------------------------------------------
-
-    @staticmethod
-    def decode(entry: Entry) -> Object:
-        """Return an entry's object as a fresh dict, without kind and apiVersion."""
-        obj: Object = msgspec.json.decode(entry.data)
-        return obj
-
-    def read(self, resource: APIResource, entry: Entry) -> Object:
-        """Return an entry's object for a resource's rules: the result of `decode` in most cases.
-
-        A custom resource with several versions is converted to the resource's version.
-        """
-        obj = self.decode(entry)
-        return obj if resource.versions is None else resource.versions.outward(obj)
-
-    def present(self, resource: APIResource, entry: Entry) -> Object:
-        """Return the same as `read`, without calling a webhook that has converted the object.
-
-        A change starts from this, as in a real server's watch cache.
-        """
-        known = None if resource.mirror is None else resource.mirror.bucket.entries.get(entry.key)
-        if known is not None and known.revision == entry.revision:
-            return self.decode(known)
-        return self.read(resource, entry)
-
-    def _is_current(self, resource: APIResource, entry: Entry) -> bool:
-        versions = resource.versions
-        return versions is None or versions.is_current(self.decode(entry))
-
-    def entry(self, resource: APIResource, obj: Mapping[str, Any], revision: int) -> Entry:
-        """Encode an object as the state at a revision; 0 for one that is not stored."""
-        if resource.versions is not None:
-            obj = resource.versions.inward(dict(obj))
-        return self.entry_as_is(resource, obj, revision)
-
-    def entry_as_is(self, resource: APIResource, obj: Mapping[str, Any], revision: int) -> Entry:
-        """Encode an object that is already in its stored form."""
-        metadata = obj["metadata"]
-        if revision:
-            metadata = {**metadata, "resourceVersion": str(revision)}
-        ordered = {key: metadata[key] for key in _META_ORDER if key in metadata}
-        if len(ordered) != len(metadata):
-            ordered |= {key: value for key, value in metadata.items() if key not in ordered}
-        whole = {"metadata": ordered}
-        whole |= {
-            key: value
-            for key, value in obj.items()
-            if key not in {"metadata", "kind", "apiVersion"}
-        }
-        if "apiVersion" in obj and (resource.custom is not None or resource.schema is ANY):
-            whole["apiVersion"] = obj["apiVersion"]  # the storage version, if there are several
-        return Entry(
-            namespace=metadata.get("namespace", ""),
-            name=metadata["name"],
-            uid=metadata["uid"],
-            revision=revision,
-            labels=_shared(metadata.get("labels") or {}),
-            data=self._encoded(whole),
-            fields=_shared(selectable_fields(resource, obj)),
-            owners=tuple(each["uid"] for each in metadata.get("ownerReferences") or ()),
-            deleting=bool(metadata.get("deletionTimestamp")),
-        )
-
-    def _encoded(self, value: Mapping[str, Any]) -> bytes:
-        _encode_into(value, self._buffer)
-        return bytes(self._buffer)
-
 
 class _DrawnAddresses(Addresses):
     """Addresses of which a request that starts over gets the same ones."""
@@ -738,13 +463,6 @@ def with_owners(obj: Object, owners: list[Object]) -> Object:
     return {**obj, "metadata": metadata}
 
 
-def _asked_version(metadata: Object) -> int:
-    try:
-        return whole_number(metadata.get("resourceVersion") or "0", "ParseUint")
-    except ValueError as error:
-        raise refusal.server_error(str(error)) from None
-
-
 def _as_sent(resource: APIResource, obj: Object) -> Object:
     """Return an object in the form of its version, whose fields are owned."""
     return obj if resource.convert is None else resource.convert.outward(obj)
@@ -753,19 +471,6 @@ def _as_sent(resource: APIResource, obj: Object) -> Object:
 def _is_held(resource: APIResource, obj: Object) -> bool:
     held = kind_of(resource).held
     return held is not None and held(obj)
-
-
-def _names_a_version(metadata: Object) -> bool:
-    # like `store.Create` of apiserver/pkg/storage/etcd3, ignore invalid ones
-    try:
-        return whole_number(metadata.pop("resourceVersion", None) or "0", "ParseUint") != 0
-    except ValueError:
-        return False
-
-
-def _shared(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return texts as shared copies, because labels of many objects are alike."""
-    return {sys.intern(key): sys.intern(value) for key, value in texts.items()}
 
 
 def _empty_status(resource: APIResource) -> Object:
@@ -786,5 +491,4 @@ def _differ_beyond_time(before: list[Object], after: list[Object]) -> bool:
 
 
 _QUOTAS = APIResource("", "v1", "resourcequotas", "ResourceQuota", schema=ANY)
-_BUDGETS = APIResource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", schema=ANY)
 _NAMESPACES = APIResource("", "v1", "namespaces", "Namespace", schema=ANY, namespaced=False)

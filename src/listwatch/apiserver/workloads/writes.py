@@ -9,7 +9,7 @@ from listwatch.apiserver.admission.chain import Admission
 from listwatch.apiserver.kinds.catalog import apply_defaults
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
-from listwatch.apiserver.storage.deletion import DeleteOptions
+from listwatch.apiserver.storage.deletion import DeleteOptions, delete
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.apiserver.user import User
@@ -117,7 +117,7 @@ class Writes:
                 uid=metadata["uid"],
                 admission=self._admit(user, resource, namespace, name, ""),
             )
-            self._registry.delete(resource, namespace, name, options)
+            delete(self._registry, resource, namespace, name, options)
 
     def make(self, step: Create, manager: str) -> None:
         """Create one of the server's own objects, without admission."""
