@@ -10,14 +10,14 @@ run: $(VENV)/runs
 run-live: $(VENV)/runs
 	$(BIN)/python examples/demo.py --live
 
-# A cluster's load balancers without a cloud, from one service's life to a thousand services.
+# Load balancers without a cloud: the life of one service, then a thousand services.
 demo-services: $(VENV)/runs
 	$(BIN)/python examples/services.py
 
 PYTEST := -m pytest --numprocesses 2 --dist worksteal
 
-# A sample of everything, in at most five minutes on two cores. COVERAGE=yes also counts what is
-# covered, and takes half as long again.
+# A sample of all tests, in at most five minutes on two cores. COVERAGE=yes also measures coverage,
+# and takes half as long again.
 test: $(VENV)/ready
 ifeq ($(COVERAGE),yes)
 	$(BIN)/coverage erase
@@ -28,19 +28,19 @@ else
 	$(BIN)/python $(PYTEST)
 endif
 
-# Everything else, in at most forty minutes on two cores: long tests, many examples of each
-# property, all recordings, real browsers, load balancers and Go clients, another event loop, and
+# All other tests, in at most forty minutes on two cores: long tests, many examples of each property,
+# all recordings, real browsers, load balancers and Go clients, another event loop, and planted
 # defects that the suite must find.
 proof: $(VENV)/ready go-clients
 	$(BIN)/python $(PYTEST) -m "proof or property" --hypothesis-profile proof --timeout 600
 	LISTWATCH_TEST_LOOP=uvloop $(BIN)/python $(PYTEST) -m "not proof" --timeout-method thread $(IN_ANY_LOOP)
 	$(BIN)/python tools/plant_defects.py
 
-# What also runs in another event loop. uvloop swallows the exception by which a signal ends a test
+# Tests that also run in another event loop. uvloop swallows the exception by which a signal ends a test
 # that hangs; a thread ends its process.
 IN_ANY_LOOP := tests/cache tests/client tests/apiserver tests/test_informer_over_http.py
 
-# Everything goes wrong for so many minutes, and nothing may be lost: tests/soak says what and how.
+# Inject faults of every kind for MINUTES; nothing may be lost. See tests/soak.
 MINUTES ?= 30
 soak: $(VENV)/ready
 	PYTHONPATH=tests $(BIN)/python -m soak $(MINUTES)
@@ -52,7 +52,7 @@ go-clients: .go-clients/helm
 	$(BIN)/python tools/fetch_go_clients.py .go-clients
 	@touch $@
 
-# Our client on top of other clients: the oldest version of each that we claim, and the newest.
+# Our client on top of other clients: the oldest supported version of each, and the newest.
 test-adapters: $(VENV)-adapters-oldest/ready $(VENV)-adapters-newest/ready
 	LISTWATCH_ADAPTERS=required $(VENV)-adapters-oldest/bin/python -m pytest -q tests/client/adapters
 	LISTWATCH_ADAPTERS=required $(VENV)-adapters-newest/bin/python -m pytest -q tests/client/adapters
@@ -77,7 +77,7 @@ format: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python bench/run.py
 
-# What runs needs the package and its own dependencies, in the pinned versions.
+# Programs need the package and its own dependencies, in the pinned versions.
 $(VENV)/runs: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "listwatch needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>/dev/null || echo not here); try: make PYTHON=python3.13 $(MAKECMDGOALS)" >&2; exit 1; }
@@ -92,7 +92,7 @@ $(VENV)/ready: $(VENV)/runs
 	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.lock
 	@touch $@
 
-# Writes the pinned versions anew for every Python from 3.11 on (needs uv, from PyPI).
+# Rewrite the pinned versions, for every Python from 3.11 on (needs uv, from PyPI).
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
 	  --no-emit-index-url --group dev --output-file requirements.lock pyproject.toml
@@ -100,6 +100,6 @@ lock:
 clean:
 	rm -rf $(VENV) $(VENV)-adapters-* .mypy_cache .ruff_cache .pytest_cache .coverage* .hypothesis .import_linter_cache .go-clients
 
-# The recordings of a real API server, replayed on the embedded one.
+# Replay the recordings of a real API server on the embedded one.
 conformance: $(VENV)/ready
 	$(BIN)/python -m pytest -q tests/apiserver/test_conformance.py
