@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 import components
+from listwatch.testing.waiting import eventually
 
 
 class Tab:
@@ -40,10 +41,7 @@ class Tab:
         return found["result"].get("value")
 
     async def until(self, expression: str, seconds: float = 15) -> None:
-        deadline = time.monotonic() + seconds
-        while not await self.evaluate(expression):
-            assert time.monotonic() < deadline, f"never true: {expression}"
-            await asyncio.sleep(0.05)
+        await eventually(lambda: self.evaluate(expression), expression, seconds=seconds)
 
     async def size(self, width: int, height: int, *, dark: bool = False) -> None:
         await self.call(

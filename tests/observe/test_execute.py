@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC110, ASYNC240 - polls other processes, which send no events
+# ruff: noqa: ASYNC240 - polls other processes, which send no events
 import asyncio
 import errno
 import json
@@ -15,6 +15,7 @@ import pytest
 
 from listwatch.clock import Clock, FakeClock
 from listwatch.observe.execute import LONGEST_STRING, Executor, Outcome, StartError
+from listwatch.testing.waiting import eventually
 
 
 class Captured:
@@ -152,8 +153,7 @@ async def test_a_slow_sink_holds_a_flood_back() -> None:
         await held.wait()
 
     task = asyncio.ensure_future(Executor(Clock()).run(_sh("yes | head -c 5000000"), sink))
-    while not taken:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: taken)
     assert taken <= 64 * 1024
     held.set()
     assert (await task).exit_code == 0
@@ -165,8 +165,7 @@ async def test_cancelling_ends_the_command_before_it_goes_on(tmp_path: Path) -> 
     task = asyncio.ensure_future(
         Executor(Clock()).run(_sh(f"echo $$ > {pid_file}; exec sleep 600"), Captured().sink)
     )
-    while not (pid_file.exists() and pid_file.read_text().strip()):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: pid_file.exists() and pid_file.read_text().strip())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -241,8 +240,7 @@ class Shortage:
 
     async def start(self) -> str:
         task = asyncio.ensure_future(self.executor.start(self, 'command "x"'))
-        while not task.done():
-            await self.clock.advance(0.5)
+        await eventually(task.done, clock=self.clock, seconds=60)
         return task.result()
 
 

@@ -39,6 +39,7 @@ async def _events(response: aiohttp.ClientResponse, count: int) -> list[dict[str
     found: list[dict[str, object]] = []
     while len(found) < count:
         line = await response.content.readline()
+        assert line, f"the page ended after {found}"
         if line.startswith(b"data: "):
             found.append(json.loads(line[6:]))
     return found

@@ -5,8 +5,7 @@ import os
 import re
 import shlex
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import components
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
+from listwatch.testing.waiting import eventually
 from processes import api_server
 
 PAGE = (Path(__file__).parents[2] / "docs/observe.md").read_text(encoding="utf-8")
@@ -62,13 +62,6 @@ async def _observing(title: str, directory: Path, kubeconfig: Path) -> AsyncIter
         assert b"error" not in complaints
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
-
-
 def _lines(path: Path) -> list[str]:
     return sorted(path.read_text().splitlines()) if path.exists() else []
 
@@ -91,12 +84,12 @@ async def test_the_hosts_file_is_right_also_after_a_restart(tmp_path: Path) -> N
             for name, address in (("web", "10.3.0.1"), ("db", "10.3.0.2")):
                 await client.create(_service(name, address))
             async with _observing(title, tmp_path, kubeconfig):
-                await _until(lambda: len(_lines(hosts)) == 2)
+                await eventually(lambda: len(_lines(hosts)) == 2)
                 await client.create(_service("mail", "10.3.0.3"))
-                await _until(lambda: len(_lines(hosts)) == 3)
+                await eventually(lambda: len(_lines(hosts)) == 3)
             await client.delete("services", "web")
             async with _observing(title, tmp_path, kubeconfig):
-                await _until(lambda: len(_lines(hosts)) == 2)
+                await eventually(lambda: len(_lines(hosts)) == 2)
     assert _lines(hosts) == ["10.3.0.2 db.default", "10.3.0.3 mail.default"]
 
 
@@ -109,14 +102,13 @@ async def test_every_new_namespace_gets_its_label(tmp_path: Path) -> None:
         ):
             body = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "new"}}
             await client.create(body)
-            deadline = time.monotonic() + 20
-            while True:
+
+            async def all_labelled() -> list[str]:
                 found = (await client.list("namespaces")).items
-                if all(obj.labels.get("team") == "unknown" for obj in found):
-                    break
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.05)
-    assert "new" in {obj.name for obj in found}
+                assert all(obj.labels.get("team") == "unknown" for obj in found)
+                return [obj.name for obj in found]
+
+            assert "new" in await eventually(all_labelled)
 
 
 async def test_a_crash_loop_gets_one_ticket(tmp_path: Path) -> None:
@@ -153,7 +145,7 @@ async def test_a_crash_loop_gets_one_ticket(tmp_path: Path) -> None:
             for count in range(1, 4):
                 for name, reason in (("good", ""), ("bad", "CrashLoopBackOff")):
                     await client.update(pod(name, reason, count), subresource="status")
-                await _until((tmp_path / "open.default.bad").exists)
+                await eventually((tmp_path / "open.default.bad").exists)
             await client.update(pod("bad", "", 9), subresource="status")
-            await _until(lambda: not (tmp_path / "open.default.bad").exists())
+            await eventually(lambda: not (tmp_path / "open.default.bad").exists())
     assert _lines(tickets) == ["pod bad in default crashes"]

@@ -15,7 +15,7 @@ from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.apiserver.user import User
 from listwatch.client.client import Client, PatchType
 from listwatch.client.config import Config
-from listwatch.errors import ConfigError, ForbiddenError, NotFoundError
+from listwatch.errors import ConfigError, ForbiddenError
 from listwatch.runtime import load_app
 from listwatch.runtime.commands import (
     JsonFormatter,
@@ -26,6 +26,7 @@ from listwatch.runtime.commands import (
 )
 from listwatch.runtime.rbac import manifests
 from listwatch.runtime.scaffold import Names, write_project
+from listwatch.testing.waiting import eventually
 from processes import listwatch
 
 WEBSITE = Path(__file__).parent.parent.parent / "examples/website"
@@ -123,20 +124,20 @@ async def test_the_derived_rights_are_enough_and_no_more() -> None:
         }
         async with app, asyncio.timeout(15):
             _ = await root.create(website)
-            while True:
-                found = (await root.get("websites.example.com", "shop", "default")).to_dict()
-                if found.get("status", {}).get("conditions"):
-                    break
-                await asyncio.sleep(0.01)
+
+            async def conditions() -> object:
+                found = await root.get("websites.example.com", "shop", "default")
+                return found.get("status", {}).get("conditions")
+
+            await eventually(conditions)
             with pytest.raises(ForbiddenError):
                 await app.client.list("secrets")
             await root.delete("websites.example.com", "shop", "default")
-            while True:
-                try:
-                    await root.get("websites.example.com", "shop", "default")
-                except NotFoundError:
-                    break
-                await asyncio.sleep(0.01)
+
+            async def is_gone() -> bool:
+                return not (await root.list("websites.example.com", "default")).items
+
+            await eventually(is_gone)
             await app.recorder.flush()
         assert app.reconcilers[0].statistics().errors == 0
         assert app.recorder.statistics().failed == 0

@@ -1,6 +1,5 @@
 """The example controller on a server that fails many requests."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import yaml
 
 from listwatch.client.client import Client
 from listwatch.runtime import load_app
-from listwatch.testing import APIServer, Fault
+from listwatch.testing import APIServer, Fault, eventually
 
 WEBSITE = Path(__file__).parent.parent.parent / "examples/website"
 
@@ -40,11 +39,10 @@ async def deployments(client: Client) -> dict[str, int]:
 
 
 async def until_equal(client: Client, wanted: dict[str, int]) -> None:
-    async with asyncio.timeout(90):
-        while True:
-            if await deployments(client) == wanted:
-                return
-            await asyncio.sleep(0.05)
+    async def is_equal() -> bool:
+        return await deployments(client) == wanted
+
+    await eventually(is_equal, seconds=90)
 
 
 @pytest.mark.timeout(280)

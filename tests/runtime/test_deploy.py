@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from listwatch.apiserver.user import User
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from listwatch.errors import BadRequestError
+from listwatch.testing.waiting import eventually
 
 ROOT = Path(__file__).parent.parent.parent
 KUSTOMIZATIONS = sorted(
@@ -201,7 +201,7 @@ async def _end_a_build(root: Client) -> None:
         status = (await root.get("builds", "b", "default")).to_dict()["status"]
         return bool(status["phase"] == "Error")
 
-    await _until(has_ended)
+    await eventually(has_ended)
 
 
 async def _balance_a_load(root: Client) -> None:
@@ -223,14 +223,9 @@ async def _balance_a_load(root: Client) -> None:
         found = (await root.list("services", "default")).items
         return "s" not in {obj.name for obj in found}
 
-    await _until(has_address)
+    await eventually(has_address)
     _ = await root.delete("services", "s", "default")
-    await _until(is_gone)
-
-
-async def _until(ask: Callable[[], Awaitable[object]]) -> None:
-    while not await ask():  # noqa: ASYNC110 - the server sets no event
-        await asyncio.sleep(0.05)
+    await eventually(is_gone)
 
 
 # A later list finds deletions before the first one.

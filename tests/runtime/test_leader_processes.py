@@ -1,6 +1,5 @@
 """Two real processes contend on the embedded API server, under faults."""
 
-import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
+from listwatch.testing.waiting import eventually
 from runtime.candidates import candidate
 
 PROGRAM = Path(__file__).with_name("leader_program.py")
@@ -23,9 +23,10 @@ async def acts(client: Client) -> list[tuple[int, str]]:
 
 
 async def until(condition: Callable[[list[tuple[int, str]]], object], client: Client) -> None:
-    async with asyncio.timeout(20):
-        while not condition(await acts(client)):  # noqa: ASYNC110 - other processes set no event
-            await asyncio.sleep(0.05)
+    async def holds() -> object:
+        return condition(await acts(client))
+
+    await eventually(holds)
 
 
 def acting(name: str, since: int) -> Callable[[list[tuple[int, str]]], object]:

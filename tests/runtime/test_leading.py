@@ -8,6 +8,7 @@ import pytest
 from listwatch.clock import FakeClock
 from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError, WhileLeading
 from listwatch.runtime.results import Result
+from listwatch.testing.waiting import eventually
 from runtime.reconciler_world import World, widget
 
 
@@ -138,8 +139,7 @@ async def test_no_reconcile_begins_or_goes_on_after_the_gap(kind: str) -> None:
             group.create_task(world.reconciler.run(guard)),
         ]
         await world.clock.advance(1)
-        while not calls:  # noqa: ASYNC110 - a thread sets no event
-            await asyncio.sleep(0.001)
+        await eventually(lambda: calls, "the thread has called")
         world.source("widget").add(widget("b"))
         world.clock.stall(60)
         ready.set()

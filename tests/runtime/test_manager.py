@@ -19,6 +19,7 @@ from listwatch.runtime.health import Check
 from listwatch.runtime.leading import LeadershipLostError
 from listwatch.runtime.manager import Manager, ManagerError
 from listwatch.runtime.reconciler import NotStartedError
+from listwatch.testing.waiting import eventually
 
 
 def config_map(name: str, **more: Any) -> dict[str, Any]:
@@ -329,16 +330,13 @@ async def test_readiness_says_which_cache_has_not_synced_and_why() -> None:
     app = make(gone, Log())
     serving = asyncio.ensure_future(app.serve())
     try:
-        async with asyncio.timeout(10):
-            while True:
-                try:
-                    status, text = await get(f"{app.health_url}/readyz")
-                except NotStartedError:
-                    await asyncio.sleep(0.01)
-                    continue
-                if "refused" in text:
-                    break
-                await asyncio.sleep(0.01)
+
+        async def refusal() -> tuple[int, str]:
+            status, text = await get(f"{app.health_url}/readyz")
+            assert "refused" in text
+            return status, text
+
+        status, text = await eventually(refusal, ignoring=NotStartedError)
         assert status == 503
         assert text.startswith("[-] cache configmaps in default: not synced")
         assert (await get(f"{app.health_url}/healthz"))[0] == 200
@@ -434,15 +432,11 @@ async def test_replicas_share_keys_instead_of_electing(
     logs = [Log(), Log()]
     apps = [make(server, log, sharing="shared", health_port=None) for log in logs]
     async with apps[0], apps[1]:
-        async with asyncio.timeout(15):
-            while any(len(app.members) < 2 for app in apps):  # noqa: ASYNC110 - another thread shares
-                await asyncio.sleep(0.02)
+        await eventually(lambda: all(len(app.members) == 2 for app in apps))
         names = [f"map-{number}" for number in range(20)]
         for name in names:
             await client.create(config_map(name))
-        async with asyncio.timeout(10):
-            while len({line for log in logs for line in log.lines}) < len(names):  # noqa: ASYNC110 - two logs
-                await asyncio.sleep(0.02)
+        await eventually(lambda: len({line for log in logs for line in log.lines}) == len(names))
     assert all(log.lines for log in logs)
     assert not set(logs[0].lines) & set(logs[1].lines)
     with pytest.raises(ValueError, match="leader_election= or sharing=, not both"):

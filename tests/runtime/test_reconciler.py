@@ -12,6 +12,7 @@ from listwatch.runtime.caches import Caches
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
 from listwatch.runtime.results import Result, TerminalError, requeue_after
 from listwatch.shard_range import ShardRange
+from listwatch.testing.waiting import eventually
 from runtime.reconciler_world import World, owned, widget
 
 
@@ -297,8 +298,7 @@ async def test_a_threaded_function_runs_beside_the_loop() -> None:
         reconciler.enqueue("x")
         await world.clock.advance(0.1)
         await asyncio.to_thread(done.wait, 5)
-        while not reconciler.statistics().requeues:  # noqa: ASYNC110 - the thread's result comes through the loop
-            await asyncio.sleep(0)
+        await eventually(lambda: reconciler.statistics().requeues)
     assert names[0].startswith("test")
 
 

@@ -1,6 +1,5 @@
 """Two real processes share keys on the embedded API server, under faults."""
 
-import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
+from listwatch.testing.waiting import eventually
 from runtime.candidates import candidate
 
 PROGRAM = Path(__file__).with_name("share_program.py")
@@ -22,13 +22,12 @@ async def acts(client: Client) -> list[dict[str, str]]:
 
 
 async def until(condition: Callable[[list[dict[str, str]]], object], client: Client) -> None:
-    found: list[dict[str, str]] = []
-    try:
-        async with asyncio.timeout(45):
-            while not condition(found := await acts(client)):  # noqa: ASYNC110 - other processes set no event
-                await asyncio.sleep(0.2)
-    except TimeoutError:
-        pytest.fail(f"after {len(found)} acts: {shares(found)}")
+    async def holds() -> bool:
+        found = await acts(client)
+        assert condition(found), f"after {len(found)} acts: {shares(found)}"
+        return True
+
+    await eventually(holds, seconds=45)
 
 
 def shares(found: list[dict[str, str]], last: int = 80) -> dict[str, set[str]]:

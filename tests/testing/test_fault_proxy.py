@@ -3,8 +3,7 @@
 import asyncio
 import json
 import socket
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from listwatch.clock import FakeClock
 from listwatch.errors import StatusError, TooManyRequestsError
 from listwatch.testing.fault_proxy import FaultProxy, Place, Side
+from listwatch.testing.waiting import eventually
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 LIST = b"GET /api/v1/pods HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -52,13 +52,6 @@ def open_files() -> int:
     return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # every selector loop has it
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 20  # A test that hangs here would never end.
-    while not condition():
-        assert time.monotonic() < limit, "it never became true"
-        await asyncio.sleep(0)
-
-
 async def some_turns() -> None:
     """Give unwanted effects time to happen."""
     for _ in range(100):
@@ -81,7 +74,7 @@ async def proxied(**options: Any) -> AsyncIterator[tuple[Server, FaultProxy]]:
         await some_turns()
         server.is_over.set()
         listener.close()
-        await until(lambda: open_files() <= before)
+        await eventually(lambda: open_files() <= before)
 
 
 class Client:
@@ -117,16 +110,16 @@ async def test_without_faults_bytes_and_ends_pass_as_they_are() -> None:
     async with proxied() as (server, proxy):
         assert proxy.url == f"http://127.0.0.1:{proxy.port}"
         async with client_of(proxy, LIST) as client:
-            await until(lambda: server.received[0] == LIST)
+            await eventually(lambda: server.received[0] == LIST)
             body = bytes(range(256)) * 4096
             server.writers[0].write(body)
             assert await client.read(len(body)) == body
             client.writer.write_eof()
-            await until(lambda: server.ends == ["end"])
+            await eventually(lambda: server.ends == ["end"])
             server.writers[0].write(b"more")
             server.writers[0].close()
             assert await client.rest() == b"more"
-        await until(lambda: proxy.statistics().open_connections == 0)
+        await eventually(lambda: proxy.statistics().open_connections == 0)
         statistics = proxy.statistics()
         assert statistics.connections == 1
         assert statistics.bytes_to_server == len(LIST)
@@ -135,7 +128,7 @@ async def test_without_faults_bytes_and_ends_pass_as_they_are() -> None:
 
 async def test_counts_requests_and_watches_on_kept_connections() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST + WATCH + LIST):
-        await until(lambda: server.received[0] == LIST + WATCH + LIST)
+        await eventually(lambda: server.received[0] == LIST + WATCH + LIST)
         statistics = proxy.statistics()
         assert (statistics.connections, statistics.open_connections) == (1, 1)
         assert (statistics.requests, statistics.watches) == (3, 1)
@@ -144,7 +137,7 @@ async def test_counts_requests_and_watches_on_kept_connections() -> None:
 
 async def test_refuses_connections_and_accepts_again_on_the_same_port() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST) as old:
-        await until(lambda: len(server.writers) == 1)
+        await eventually(lambda: len(server.writers) == 1)
         port = proxy.port
         proxy.refuse()
         with pytest.raises(ConnectionRefusedError):
@@ -154,7 +147,7 @@ async def test_refuses_connections_and_accepts_again_on_the_same_port() -> None:
         proxy.accept()
         assert proxy.port == port
         async with client_of(proxy, LIST):
-            await until(lambda: server.received[1] == LIST)
+            await eventually(lambda: server.received[1] == LIST)
 
 
 async def test_resets_connections_as_they_come() -> None:
@@ -169,7 +162,7 @@ async def test_resets_connections_as_they_come() -> None:
         assert proxy.statistics().dropped == proxy.statistics().connections == 2
         proxy.heal()
         async with client_of(proxy, LIST):
-            await until(lambda: server.received[0] == LIST)
+            await eventually(lambda: server.received[0] == LIST)
 
 
 @pytest.mark.parametrize(("reset", "end"), [(False, b""), (True, "reset")])
@@ -179,21 +172,21 @@ async def test_drops_all_connections(reset: bool, end: bytes | str) -> None:
         client_of(proxy, LIST) as one,
         client_of(proxy, LIST) as other,
     ):
-        await until(lambda: len(server.writers) == 2 and all(server.received[:2]))
+        await eventually(lambda: len(server.writers) == 2 and all(server.received[:2]))
         assert proxy.drop(reset=reset) == 2
         assert proxy.drop() == 0
         assert await one.rest() == await other.rest() == end
-        await until(lambda: all(server.ends))
+        await eventually(lambda: all(server.ends))
         assert proxy.statistics().dropped == 2
         async with client_of(proxy, LIST):
-            await until(lambda: server.received[2] == LIST)
+            await eventually(lambda: server.received[2] == LIST)
 
 
 async def test_a_drop_reaches_connections_that_have_no_server_yet() -> None:
     async with proxied() as (server, proxy):
         proxy.silence()
         async with client_of(proxy, LIST) as client:
-            await until(lambda: proxy.statistics().connections == 1)
+            await eventually(lambda: proxy.statistics().connections == 1)
             await some_turns()
             assert proxy.drop(reset=True) == 1
             assert await client.rest() == "reset"
@@ -206,7 +199,7 @@ async def test_cuts_after_so_many_bytes_and_only_so_often(reset: bool) -> None:
         assert proxy.cut(10, reset=reset, times=2) == 10
         for number in range(3):
             async with client_of(proxy, LIST) as client:
-                await until(lambda: server.received[number] == LIST)  # noqa: B023 - at once
+                await eventually(lambda: server.received[number] == LIST)  # noqa: B023 - at once
                 server.writers[number].write(b"0123456")
                 assert await client.read(7) == b"0123456"
                 server.writers[number].write(b"789abc")
@@ -220,7 +213,7 @@ async def test_cuts_after_so_many_bytes_and_only_so_often(reset: bool) -> None:
 
 async def test_a_cut_counts_from_when_it_was_set() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
         server.writers[0].write(b"x" * 1000)
         await client.read(1000)
         proxy.cut(5)
@@ -240,7 +233,7 @@ async def test_cuts_within_a_line_or_a_character(place: Place, passed: bytes) ->
     line = '{"type":"ADDED","object":"Größe"}\n'.encode()
     chunk = b"%x\r\n" % len(line)
     async with proxied() as (server, proxy), client_of(proxy, WATCH) as client:
-        await until(lambda: server.received[0] == WATCH)
+        await eventually(lambda: server.received[0] == WATCH)
         proxy.cut(len(HEAD + chunk), place=place)
         server.writers[0].write(HEAD + chunk + line + b"\r\n")
         assert await client.rest() == HEAD + chunk + passed
@@ -254,44 +247,44 @@ async def test_a_cut_left_to_chance_is_the_same_for_the_same_seed() -> None:
 
 async def test_keeps_silent_and_goes_on_afterwards() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
         proxy.silence()
         server.writers[0].write(b"answer")
         client.writer.write(WATCH)
         async with client_of(proxy, LIST) as new:
-            await until(lambda: proxy.statistics().connections == 2)
+            await eventually(lambda: proxy.statistics().connections == 2)
             await some_turns()
             assert server.received == [LIST, b""]
             assert len(server.writers) == 1
             assert proxy.statistics().bytes_to_client == 0
             proxy.resume()
             assert await client.read(6) == b"answer"
-            await until(lambda: server.received[:2] == [LIST + WATCH, LIST])
+            await eventually(lambda: server.received[:2] == [LIST + WATCH, LIST])
             server.writers[1].write(b"x")
             assert await new.read(1) == b"x"
 
 
 async def test_keeps_silent_to_new_connections_alone() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST) as old:
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
         proxy.silence()
         server.writers[0].write(b"a")
         await some_turns()
         proxy.silence(only_new=True)
         assert await old.read(1) == b"a"
         async with client_of(proxy, LIST):
-            await until(lambda: proxy.statistics().connections == 2)
+            await eventually(lambda: proxy.statistics().connections == 2)
             server.writers[0].write(b"b")
             assert await old.read(1) == b"b"
             assert len(server.writers) == 1
             proxy.resume()
-            await until(lambda: server.received[1:2] == [LIST])
+            await eventually(lambda: server.received[1:2] == [LIST])
 
 
 async def test_a_silence_ends_by_itself() -> None:
     clock = FakeClock()
     async with proxied(clock=clock) as (server, proxy), client_of(proxy, LIST) as client:
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
         proxy.silence(60)
         server.writers[0].write(b"answer")
         await some_turns()
@@ -307,7 +300,7 @@ async def test_a_silence_ends_by_itself() -> None:
 async def test_a_client_that_ends_in_a_silence_is_forgotten_by_the_close() -> None:
     async with proxied() as (server, proxy):
         async with client_of(proxy, LIST):
-            await until(lambda: server.received[0] == LIST)
+            await eventually(lambda: server.received[0] == LIST)
             proxy.silence()
         await some_turns()
         assert server.ends == [""]
@@ -318,18 +311,18 @@ async def test_delays_each_direction_by_its_own_time() -> None:
     async with proxied(clock=clock) as (server, proxy):
         proxy.delay(to_server=2, to_client=5)
         async with client_of(proxy, LIST) as client:
-            await until(lambda: clock.next_timer == 2)
+            await eventually(lambda: clock.next_timer == 2)
             await clock.advance(1.9)
             assert not server.received[0]
             await clock.advance(0.2)
-            await until(lambda: server.received[0] == LIST)
+            await eventually(lambda: server.received[0] == LIST)
             server.writers[0].write(b"answer")
-            await until(lambda: clock.next_timer == 5)
+            await eventually(lambda: clock.next_timer == 5)
             await clock.advance(5)
             assert await client.read(6) == b"answer"
             proxy.delay(to_client=1, jitter=1)
             server.writers[0].write(b"x")
-            await until(lambda: clock.next_timer is not None)
+            await eventually(lambda: clock.next_timer is not None)
             assert clock.next_timer is not None
             assert 1 < clock.next_timer < 2
             await clock.advance(2)
@@ -339,28 +332,28 @@ async def test_delays_each_direction_by_its_own_time() -> None:
 async def test_throttles_to_small_pieces() -> None:
     clock = FakeClock()
     async with proxied(clock=clock) as (server, proxy), client_of(proxy, LIST) as client:
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
         proxy.throttle(to_client=3, interval=1)
         server.writers[0].write(b"0123456789")
         assert await client.reader.read(100) == b"012"
         for piece in (b"345", b"678", b"9"):
-            await until(lambda: clock.next_timer == 1)
+            await eventually(lambda: clock.next_timer == 1)
             await clock.advance(1)
             assert await client.reader.read(100) == piece
         proxy.throttle(to_server=1)
         client.writer.write(WATCH)
-        await until(lambda: server.received[0] == LIST + WATCH)
+        await eventually(lambda: server.received[0] == LIST + WATCH)
         with pytest.raises(ValueError, match="at least one byte"):
             proxy.throttle(to_client=0)
 
 
 async def test_half_closes_towards_the_client() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
         assert proxy.half_close() == 1
         assert await client.rest() == b""
         client.writer.write(WATCH)
-        await until(lambda: server.received[0] == LIST + WATCH)
+        await eventually(lambda: server.received[0] == LIST + WATCH)
         server.writers[0].write(b"never seen")
         await some_turns()
         assert proxy.statistics().bytes_to_client == 0
@@ -368,9 +361,9 @@ async def test_half_closes_towards_the_client() -> None:
 
 async def test_half_closes_towards_the_server() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
         proxy.half_close(Side.SERVER)
-        await until(lambda: server.ends == ["end"])
+        await eventually(lambda: server.ends == ["end"])
         server.writers[0].write(b"seen")
         assert await client.read(4) == b"seen"
 
@@ -401,7 +394,7 @@ async def test_answers_requests_in_the_servers_place() -> None:
         await some_turns()
         assert server.received == [b"", b""]
         client.writer.write(LIST)
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
         statistics = proxy.statistics()
         assert (statistics.requests, statistics.answered) == (4, 3)
 
@@ -412,7 +405,7 @@ async def test_an_answered_requests_body_never_reaches_the_server() -> None:
         client.writer.write(b"POST /a HTTP/1.1\r\nContent-Length: 6\r\n\r\nabc")
         assert (await answer_to(client))[::2] == (503, b"x")
         client.writer.write(b"def" + LIST)
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
 
 
 async def test_answers_only_what_fits() -> None:
@@ -420,10 +413,10 @@ async def test_answers_only_what_fits() -> None:
         proxy.answer(b"HTTP/1.1 503 No\r\n\r\n", path="/apis/")
         proxy.answer(b"HTTP/1.1 503 No\r\n\r\n", watch=False)
         client.writer.write(WATCH)
-        await until(lambda: server.received[0] == WATCH)
+        await eventually(lambda: server.received[0] == WATCH)
         proxy.heal()
         client.writer.write(LIST)
-        await until(lambda: server.received[0] == WATCH + LIST)
+        await eventually(lambda: server.received[0] == WATCH + LIST)
 
 
 async def test_without_a_server_a_connection_is_reset() -> None:
@@ -432,7 +425,7 @@ async def test_without_a_server_a_connection_is_reset() -> None:
         port = held.getsockname()[1]
         async with FaultProxy("127.0.0.1", port) as proxy, client_of(proxy, LIST) as client:
             assert await client.rest() == "reset"
-            await until(lambda: proxy.statistics().open_connections == 0)
+            await eventually(lambda: proxy.statistics().open_connections == 0)
 
 
 async def test_never_listens_on_the_port_of_a_server_that_is_down(
@@ -455,11 +448,11 @@ async def test_never_listens_on_the_port_of_a_server_that_is_down(
 
 async def test_a_side_that_goes_away_takes_the_other_with_it() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
         server.writers[0].transport.abort()
         assert await client.rest() in {b"", "reset"}
         client.writer.transport.abort()
-        await until(lambda: proxy.statistics().open_connections == 0)
+        await eventually(lambda: proxy.statistics().open_connections == 0)
 
 
 @pytest.mark.parametrize("size", [None, 1])
@@ -470,7 +463,7 @@ async def test_nothing_is_written_to_a_side_that_has_gone_in_the_middle(
     """Both connections end, however much the other side has sent."""
     async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
         proxy.throttle(to_client=size, to_server=size)
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
         ends = {Side.CLIENT: client.writer, Side.SERVER: server.writers[0]}
         going = ends.pop(goes)
         (staying,) = ends.values()
@@ -478,22 +471,22 @@ async def test_nothing_is_written_to_a_side_that_has_gone_in_the_middle(
         staying.write(b"POST / HTTP/1.1\r\nContent-Length: 10000000\r\n\r\n" + bytes(10_000_000))
         await some_turns()
         going.transport.abort()
-        await until(lambda: proxy.statistics().open_connections == 0)
-        await until(staying.transport.is_closing)
+        await eventually(lambda: proxy.statistics().open_connections == 0)
+        await eventually(staying.transport.is_closing)
     assert [record.getMessage() for record in caplog.records] == []
 
 
 async def test_closing_ends_every_connection_even_to_a_client_that_never_reads() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
         client.reader._transport.pause_reading()  # type: ignore[attr-defined] # makes it slow
-        await until(lambda: server.received[0] == LIST)
+        await eventually(lambda: server.received[0] == LIST)
         server.writers[0].write(b"x" * 2**24)
         await some_turns()
         proxy.drop()
         await some_turns()
         proxy.silence(5)
         async with client_of(proxy, LIST) as other:
-            await until(lambda: proxy.statistics().connections == 2)
+            await eventually(lambda: proxy.statistics().connections == 2)
             await proxy.__aexit__(None, None, None)
             assert await other.rest() == "reset"
 

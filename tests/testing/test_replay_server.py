@@ -4,6 +4,7 @@ import socket
 import pytest
 
 from listwatch.testing.replay_server import Capture, ReplayServer
+from listwatch.testing.waiting import eventually
 
 
 def looked_at() -> int:
@@ -35,8 +36,7 @@ async def test_a_connection_whose_client_reads_nothing_is_closed_at_the_end(end:
     async with ReplayServer([capture]) as server:
         client = connect(server)
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        while not server.requests:  # noqa: ASYNC110 - the server sets no event
-            await asyncio.sleep(0)
+        await eventually(lambda: server.requests)
     with client:
         assert looked_at() == before
 

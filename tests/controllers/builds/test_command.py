@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from controllers.build_cluster import build, build_pod
-from controllers.eventually import until
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from listwatch.errors import NotFoundError, UnknownResourceError
+from listwatch.testing.waiting import eventually
 from processes import api_server, listwatch, running
 
 BUILDS = "builds.build.openshift.io"
@@ -75,7 +75,7 @@ async def test_deletions_before_and_during_its_run_are_handled(
                     return False
                 return True
 
-            await until(served)
+            await eventually(served)
             await make(client, "lost-its-pod", pod=False)
             await make(client, "runs", pod=True)
             await make(client, "goes", pod=True)
@@ -103,12 +103,12 @@ async def test_deletions_before_and_during_its_run_are_handled(
             with running(
                 "build-controllers", "--kubeconfig", str(kubeconfig), "--no-leader-elect"
             ) as program:
-                await until(lost)
+                await eventually(lost)
                 await client.delete("pods", "runs-build", "ci", grace_period_seconds=0)
-                await until(failed)
+                await eventually(failed)
                 await client.delete(BUILDS, "goes", "ci")
-                await until(pod_is_gone)
-                await until(event_is_there)
+                await eventually(pod_is_gone)
+                await eventually(event_is_there)
                 program.process.send_signal(signal.SIGTERM)
                 assert await asyncio.to_thread(program.wait) == 0, program.err
 

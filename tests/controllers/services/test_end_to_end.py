@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from controllers.eventually import until
 from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
@@ -27,6 +26,7 @@ from listwatch.errors import ListWatchError, NotFoundError
 from listwatch.runtime.events import ClientEvents, EventRecorder
 from listwatch.testing.fault_proxy import FaultProxy
 from listwatch.testing.load_balancer_conformance import ask, free_port, named_server
+from listwatch.testing.waiting import eventually
 
 DEMO = Path(__file__).parents[3] / "examples" / "services.py"
 
@@ -209,15 +209,15 @@ async def system(*, proxied: bool = False) -> AsyncIterator[tuple[System, FaultP
 async def test_traffic_status_finalizer_and_events() -> None:
     async with system() as (it, _), named_server("one") as one:
         port = await it.create("web", one)
-        await until(lambda: it.has_address("web"))
+        await eventually(lambda: it.has_address("web"))
         address = (await it.address("web"), port)
 
         async def answers() -> bool:
             return await ask(address) == "one hello"
 
-        await until(answers)
+        await eventually(answers)
         await it.client.delete("services", "web", "default")
-        await until(lambda: it.is_gone("web"))
+        await eventually(lambda: it.is_gone("web"))
         assert await ask(address) == ""
 
         async def told() -> bool:
@@ -229,7 +229,7 @@ async def test_traffic_status_finalizer_and_events() -> None:
                 "DeletedLoadBalancer",
             }
 
-        await until(told)
+        await eventually(told)
 
 
 @pytest.mark.parametrize("call", ["ensure", "delete"])
@@ -238,7 +238,7 @@ async def test_the_server_restarts_around_a_call_of_the_provider(call: str, mome
     """The server is down when the controller writes before or after the call."""
     async with system() as (it, _):
         await it.create("first")
-        await until(lambda: it.has_address("first"))
+        await eventually(lambda: it.has_address("first"))
         restarts: list[asyncio.Task[None]] = []
 
         async def restart() -> None:
@@ -249,14 +249,14 @@ async def test_the_server_restarts_around_a_call_of_the_provider(call: str, mome
         setattr(it.provider, moment, lambda name: restart() if name == call else None)
         if call == "ensure":
             await it.create("web")
-            await until(lambda: it.has_address("web"))
+            await eventually(lambda: it.has_address("web"))
             await restarts[0]
             await it.client.delete("services", "web", "default")
         else:
             await it.create("web")
-            await until(lambda: it.has_address("web"))
+            await eventually(lambda: it.has_address("web"))
             await it.client.delete("services", "web", "default")
-        await until(lambda: it.is_gone("web"))
+        await eventually(lambda: it.is_gone("web"))
         await restarts[0]
         assert len(it.pool) == 1
 
@@ -269,10 +269,10 @@ async def test_a_slow_server_costs_time_only() -> None:
         for name in names:
             await it.create(name)
         for name in names:
-            await until(partial(it.has_address, name))
+            await eventually(partial(it.has_address, name))
             await it.client.delete("services", name, "default")
         for name in names:
-            await until(partial(it.is_gone, name))
+            await eventually(partial(it.is_gone, name))
 
 
 async def test_what_happens_while_the_controller_is_down_is_made_good() -> None:
@@ -281,7 +281,7 @@ async def test_what_happens_while_the_controller_is_down_is_made_good() -> None:
         await it.create("goes")
         await it.create("changes")
         for name in ("stays", "goes", "changes"):
-            await until(partial(it.has_address, name))
+            await eventually(partial(it.has_address, name))
         before = await it.address("stays")
         await it.stop()
         assert len(it.pool) == 0
@@ -289,19 +289,19 @@ async def test_what_happens_while_the_controller_is_down_is_made_good() -> None:
         await it.client.patch("services", "changes", {"spec": {"type": "ClusterIP"}}, "default")
         await it.create("comes")
         await it.start()
-        await until(lambda: it.has_address("comes"))
-        await until(lambda: it.is_gone("goes"))
+        await eventually(lambda: it.has_address("comes"))
+        await eventually(lambda: it.is_gone("goes"))
 
         async def is_plain() -> bool:
             service = Service.of(await it.client.get("services", "changes", "default"))
             return not service.has_finalizer and not service.status.ingress
 
-        await until(is_plain)
+        await eventually(is_plain)
 
         async def answers() -> bool:
             return await ask((before, port)) == "one hello"
 
-        await until(answers)
+        await eventually(answers)
         assert await it.address("stays") == before
 
 
@@ -313,7 +313,7 @@ async def test_any_mix_of_faults_ends_in_order(seed: int) -> None:
     async with system(proxied=True) as (it, proxy):
         assert proxy is not None
         await it.create("first")
-        await until(lambda: it.has_address("first"))
+        await eventually(lambda: it.has_address("first"))
 
         def trouble(_call: str) -> Any:
             roll = chance.random()
@@ -357,9 +357,9 @@ async def test_any_mix_of_faults_ends_in_order(seed: int) -> None:
                 and len(it.pool) == len(found)
             )
 
-        await until(is_in_order, 40)
+        await eventually(is_in_order, seconds=40)
         for name in alive:
             await it.client.delete("services", name, "default")
         for name in alive:
-            await until(partial(it.is_gone, name))
+            await eventually(partial(it.is_gone, name))
         assert FINALIZER in (await it.client.get("services", "first", "default")).meta.finalizers

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from controllers.eventually import until
 from listwatch.clock import FakeClock
 from listwatch.controllers.services.providers.claims import Claim, Wish
 from listwatch.controllers.services.providers.pool_file import LOOK_SECONDS, PoolFile
@@ -18,6 +17,7 @@ from listwatch.controllers.services.providers.pools import (
     load_pools,
     parse_pools,
 )
+from listwatch.testing.waiting import eventually
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ async def test_a_file_is_read_again_when_it_changes_and_a_wrong_one_changes_noth
     async def look() -> None:
         """Let it check the file, which a thread reads."""
         await clock.advance(LOOK_SECONDS)
-        await until(lambda: clock.next_timer is not None)
+        await eventually(lambda: clock.next_timer is not None)
 
     await look()
     assert changes == []
