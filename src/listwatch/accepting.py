@@ -25,7 +25,7 @@ BACKLOG: Final = 1024
 PAUSE_SECONDS: Final = 1.0
 #: Seconds between two warnings.
 WARNING_SECONDS: Final = 60.0
-# Some containers have a limit of a billion, which programs prepare for in vain.
+# Some containers have a limit of a billion, which makes programs prepare for too many files.
 _MOST_FILES: Final = 1_048_576
 # Connections accepted at once, so that a flood does not starve other tasks.
 _BURST: Final = 64

@@ -107,8 +107,8 @@ COMMAND: Final = Backoff(base=1.0, cap=60.0, spread=_EXACT)
 COMMAND_START: Final = Backoff(base=0.5, cap=8.0, spread=_EXACT, tries=6)
 #: A child program of ours that ended and is restarted.
 RESTART: Final = Backoff(base=1.0, cap=1.0, spread=_EXACT)
-#: A UDP backend that refused a datagram: only another datagram shows whether it is back, and is
-#: lost if not.
+#: A UDP backend that refused a datagram: only another datagram, which may be lost, shows whether it
+#: is back.
 DATAGRAM: Final = Backoff(base=2.0, cap=60.0, spread=_EXACT)
 
 

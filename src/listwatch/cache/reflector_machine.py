@@ -37,7 +37,7 @@ NO_POSITION = frozenset({"", "0"})
 _MOST_BROKEN_STREAMS = 3
 #: Upper bound on Retry-After: a server that asks for days is mistaken.
 _LONGEST_RETRY_AFTER = 600.0
-# Digits of a resource version that is compared.
+# Maximum digits of a comparable resource version.
 _LONGEST_VERSION = 1000
 
 
@@ -454,9 +454,9 @@ def _after_silence(state: State) -> tuple[State, Effect]:
 
 
 def is_comparable(version: str) -> bool:
-    """Return whether a resource version is a number that any other can be compared with.
+    """Return whether a resource version is a number that can be compared with others.
 
-    A real server's has 64 bits; Python refuses to read numbers of thousands of digits.
+    Those of a real server have 64 bits; Python refuses to parse numbers with thousands of digits.
     """
     return len(version) <= _LONGEST_VERSION and version.isascii() and version.isdecimal()
 

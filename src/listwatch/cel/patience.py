@@ -18,7 +18,7 @@ class TakesLongError(Exception):
 
 
 class Patience:
-    """The cost that evaluations may spend before other tasks must run; they share one."""
+    """The cost that several evaluations may spend together before other tasks must run."""
 
     __slots__ = ("left",)
 
@@ -33,7 +33,7 @@ def evaluate(
 
     Raises:
         EvaluationError: it fails.
-        TakesLongError: it exceeds the remaining patience; None for no limit.
+        TakesLongError: it exceeds the remaining patience; with None there is no limit.
     """
     if patience is None:
         return program.evaluate(variables, limit=limit)

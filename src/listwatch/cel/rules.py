@@ -99,7 +99,7 @@ class Rules:
         `value` and `old` are JSON data that fit the schema. Never raises for their content.
 
         Raises:
-            TakesLongError: the rules exceed the patience; None for no limit.
+            TakesLongError: the rules exceed the patience; with None there is no limit.
         """
         result = RuleResult()
         if self._root is not None:

@@ -62,8 +62,8 @@ _DOUBLE = re.compile(
 )
 
 
-#: More items than a request's body can have. A real server never copies the items, and so counts
-#: little for them; here variables that double a list would fill the memory within the budget.
+#: More items than a request's body can contain. A real server never copies items, so concatenation
+#: costs little; here, without a limit, variables that double a list could fill the memory.
 _LIST_LIMIT = 1 << 22
 
 

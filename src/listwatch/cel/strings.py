@@ -95,7 +95,8 @@ def quote(text: str) -> str:
     return '"' + "".join(_QUOTED.get(char, char) for char in text) + '"'
 
 
-#: No double has more digits that are not zero. Without a limit a short clause makes a huge text.
+#: No double has more digits that are not zero. Without a limit, a short clause could produce a huge
+#: string.
 _PRECISION_LIMIT = 1_100
 
 
@@ -134,7 +135,7 @@ def read_clause(text: str, start: int) -> tuple[str, int, int]:
         if end == position + 1:
             raise EvaluationError("could not parse formatting clause: unexpected end of string")
         digits = text[position + 1 : end]
-        # compared as a text first: Python reads only so many digits
+        # check the length first: Python refuses to parse very long numbers
         if not digits.isascii() or len(digits) > 4 or int(digits) > _PRECISION_LIMIT:
             raise EvaluationError(
                 "could not parse formatting clause: error while parsing precision: "

@@ -331,7 +331,7 @@ def _equal_sets(one: Sequence[Value], other: Sequence[Value]) -> bool:
 
 
 def bucket(value: Value) -> object:
-    """Return something hashable that is the same for equal values, and for few others."""
+    """Return a hash key that is the same for equal values, and different for most others."""
     if isinstance(value, bool | str | bytes):
         return type(value), value
     if isinstance(value, int | float):

@@ -591,7 +591,7 @@ class Client(Reads):
 
 
 def _of_version(before: Object, value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a new state that replaces only the one it was made of, also if it names none."""
+    """Return a new state with the version of the old one, unless it has a version."""
     meta = metadata_of(value)
     if meta.get("resourceVersion") or not before.resource_version:
         return value

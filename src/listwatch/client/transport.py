@@ -42,18 +42,18 @@ else:
 
 #: Maximum bytes of a response's status line and headers, including preceding 1xx responses.
 MAX_HEAD_BYTES: Final = 64 * 1024
-#: Bytes read from the network at once. Beside a thread that computes, each return to the
-#: interpreter may take the switch interval of 5 ms, so one should do much work.
+#: Bytes read from the network at once. Next to a thread that computes, each return to the
+#: interpreter may take the switch interval of 5 ms, so one read should do much work.
 MAX_READ_BYTES: Final = 2 * 1024 * 1024
 #: The same for a server that sends tiny chunks: a larger read would take milliseconds to parse.
 _SMALL_READ_BYTES: Final = 64 * 1024
 _MOST_PIECES: Final = 16 * 1024
-#: Cost of a piece beside its bytes, in bytes: many waiting pieces pause the connection too.
+#: Cost of a piece in addition to its bytes: many waiting pieces also pause the connection.
 _PIECE_BYTES: Final = 128
-#: Bytes that may wait for a slow reader before the connection is paused; more than one read,
-#: because pausing and resuming also return to the interpreter.
+#: Bytes that may wait for a slow reader before the connection is paused: more than one read, because
+#: pausing and resuming also return to the interpreter.
 MAX_WAITING_BYTES: Final = 2 * MAX_READ_BYTES
-# Bytes of a temporary file in which a certificate has room, as text.
+# Maximum bytes of a certificate in PEM.
 _LARGEST_CERTIFICATE: Final = 16 * 1024
 #: `connect_timeout`, on the injected clock, limits a TLS handshake, not asyncio's timer.
 _NO_TIMEOUT: Final = 7 * 24 * 3600.0
@@ -125,7 +125,7 @@ class _Connection(asyncio.BufferedProtocol):
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Only by its contract: another event loop, such as uvloop, has another class.
+        # A cast, because other event loops, such as uvloop, have other classes.
         self._transport = cast("asyncio.Transport", transport)
         _find_dead_hosts(transport.get_extra_info("socket"))
 
@@ -148,7 +148,7 @@ class _Connection(asyncio.BufferedProtocol):
         except httptools.HttpParserUpgrade:
             self._fail(FrameError(f"{self.target} switched protocols unasked"))
         except httptools.HttpParserError as error:
-            if self.complete:  # bytes after the response: it is valid, but nothing may follow it
+            if self.complete:  # bytes after a valid response: no other response may follow
                 self.abort()
             else:
                 self._fail(self._no_http(data, error))
@@ -162,7 +162,7 @@ class _Connection(asyncio.BufferedProtocol):
             if self._waiting_bytes >= MAX_WAITING_BYTES and not self._paused:
                 self._pause()
         elif self._has_head and not self.complete:
-            # Neither body nor end: chunk extensions or trailers, which llhttp does not limit.
+            # Chunk extensions or trailers, which llhttp does not limit.
             self._overhead_bytes += received
             if self._overhead_bytes > MAX_HEAD_BYTES:
                 self._fail(FrameError(f"{self.target} sent over {MAX_HEAD_BYTES} B of trailers"))
@@ -258,7 +258,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def send(self, request: bytes) -> None:
         """Send a request, and expect its response."""
-        if self._transport is None:  # lost since it was created: `connection_lost` has reported it
+        if self._transport is None:  # lost after its creation: `connection_lost` has reported it
             return
         self._reset()
         self._parser = httptools.HttpResponseParser(self)
@@ -624,7 +624,7 @@ async def _look_up(target: Target) -> list[str]:
             found = socket.getaddrinfo(
                 target.host, target.port, type=kind, flags=socket.AI_NUMERICHOST
             )
-        except socket.gaierror:  # a name; its look-up may take long
+        except socket.gaierror:  # a name, whose look-up may take long
             found = await asyncio.get_running_loop().getaddrinfo(
                 target.host, target.port, type=kind
             )
@@ -636,7 +636,7 @@ async def _look_up(target: Target) -> list[str]:
 def is_fast() -> bool:
     """Return whether connections are aiofastnet's, whose TLS keeps the interpreter lock.
 
-    Python's own TLS releases it for each record of 16 KB (CPython#81536): beside a thread that
+    Python's own TLS releases it for each record of 16 KB (CPython#81536): next to a thread that
     computes, a TLS watch then gets 1 % of its rate. aiofastnet reads the peer's certificate through
     a temporary file; if none can be created, Python's own TLS is used.
     """
@@ -644,7 +644,7 @@ def is_fast() -> bool:
 
 
 def _has_temporary_files() -> bool:
-    # The place may have been there at the start, and be full, gone or read-only by now.
+    # Check each time: since the start the directory may have become full or read-only, or be gone.
     try:
         with tempfile.NamedTemporaryFile() as file:
             file.write(bytes(_LARGEST_CERTIFICATE))
@@ -669,7 +669,7 @@ async def _open(target: Target, address: str | None, buffer: memoryview) -> _Con
             )
         else:
             create = loop.create_connection
-            if is_fast():  # without room for that file, its handshake would never end
+            if is_fast():  # its handshake never ends without room for a temporary file
                 create = partial(aiofastnet.create_connection, loop)
             await create(
                 lambda: connection,
@@ -680,7 +680,7 @@ async def _open(target: Target, address: str | None, buffer: memoryview) -> _Con
                 ssl_handshake_timeout=handshake_timeout,
             )
     except asyncio.CancelledError:
-        connection.abort()  # asyncio closes it properly, which with TLS may take long
+        connection.abort()  # asyncio's orderly close may take long with TLS
         raise
     except SSLError as error:
         raise DisconnectedError(f"{target}: {handshake_failure(error)}") from error
@@ -712,5 +712,5 @@ def _find_dead_hosts(sock: socket.socket | None) -> None:
         ("TCP_KEEPCNT", 3),
         ("TCP_USER_TIMEOUT", 60_000),
     ):
-        if (option := getattr(socket, name, None)) is not None:  # not every system has each
+        if (option := getattr(socket, name, None)) is not None:  # not every system has all of them
             sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -105,7 +105,7 @@ class OwnWrites:
                 is_another = cached is not None and write.uid not in {"", cached.uid}
                 is_held = cached is not None and bool(cached.meta.finalizers)
                 return cached if is_another or (is_held and not write.is_gone) else None
-            if write.obj is not None:  # else an earlier write tells more
+            if write.obj is not None:  # otherwise look for an earlier write
                 is_newer = cached is None or _is_newer(write.obj, cached)
                 return cache.as_cached(write.obj) if is_newer else cached
         return cached
@@ -163,7 +163,7 @@ class OwnWrites:
                 self._tell_incomparable(write.resource_version)
             return
         if not write.uid and (cached := cache.indexer.get_by_key(write.key)) is not None:
-            # Another object may have got the name when this cache is looked at again.
+            # Another object may have the name when this cache is read again.
             write = replace(write, uid=cached.uid)
         while not _is_seen(write, cache):
             version = informer.resource_version
@@ -175,7 +175,7 @@ class OwnWrites:
     # --- Lost responses ---
 
     async def _wanted(self, write: Write) -> list[tuple[Write, Cache]]:
-        """Return what to wait for in which cache; ask the server if the response was lost."""
+        """Return the writes to wait for, by cache; ask the server about a lost response."""
         caches = list(self._holding(write))
         if not write.is_lost:
             return [(write, cache) for cache in caches]
@@ -196,7 +196,7 @@ class OwnWrites:
     async def _left_by(
         self, write: Write, client: "Client", caches: Sequence[Cache]
     ) -> AsyncGenerator[tuple[Write, Cache], None]:
-        """Yield what a write with a lost response has left on the server."""
+        """Yield the state that a write with a lost response left on the server."""
         target = write.target
         word = f"{target.plural}.{target.version}.{target.group}"
         resource = await client.discovery.find(word)
@@ -227,7 +227,7 @@ class OwnWrites:
                     if is_held and (newest is None or _is_newer(obj, newest)):
                         newest = obj
             if newest is not None:
-                # An object that the write created, or that began to terminate, is no newer.
+                # An object that the write created, or that began to terminate, is not newer.
                 yield Write.of(target, newest), cache
             for obj in cached:
                 if obj.namespace == target.namespace and obj.uid not in kept:
@@ -291,6 +291,6 @@ def _selects(selection: Selection, obj: Object) -> bool:
     if selection.field_selector:
         known = {"metadata.name": obj.name, "metadata.namespace": obj.namespace}
         terms = parse_field_selector(selection.field_selector)
-        # Terms that only the server can evaluate are not waited for, unless the object is cached.
+        # Don't wait if only the server can evaluate a term, unless the object is cached.
         return all(term.field in known for term in terms.requirements) and terms.matches(known.get)
     return True

@@ -67,10 +67,10 @@ class ReconcileLoop:
         self._clock = clock
         #: The cache of the objects whose keys are reconciled; None if there is none.
         self.primary: Cache | None = None
-        #: Returns whether a key is this replica's; None for all.
+        #: Returns whether a key belongs to this replica; None accepts all.
         self.accepts: Callable[[str], bool] | None = None
-        #: The times at which keys were refused. A plain dict that loses its first keys takes ever
-        #: longer to find the next one.
+        #: The times at which keys were refused. In a plain dict, finding the first key takes longer
+        #: the more keys before it were removed.
         self.refused: OrderedDict[str, float] = OrderedDict()
         #: The keys being reconciled.
         self.running: set[str] = set()
@@ -147,7 +147,7 @@ class ReconcileLoop:
             await self._ended.wait()
 
     def remember_deleted(self, key: str) -> None:
-        """Count the key as seen, although its object is cached no longer."""
+        """Count the key as seen although its object is no longer cached."""
         self._deleted.put(key, True)
 
     def statistics(self) -> ReconcilerStatistics:
@@ -211,17 +211,17 @@ class ReconcileLoop:
                 finally:
                     writes = recording.end()
             except asyncio.CancelledError:
-                queue.put_back(key)  # this also finishes it
+                queue.put_back(key)  # also marks it as done
                 raise
             self._finish(key, writes)
-            if is_cancelled():  # and the function has hidden that
+            if is_cancelled():  # although the function suppressed it
                 raise asyncio.CancelledError
 
     def _finish(self, key: str, writes: list[Write]) -> None:
         """Allow the key's next reconcile, once the caches contain this reconcile's writes."""
         own = self._own_writes
         if own is None or not writes or self._group is None or is_cancelled():
-            self._queue.done(key)  # the group of a reconciler that is cancelled takes no more tasks
+            self._queue.done(key)  # the group of a cancelled reconciler accepts no tasks
             return
         if own.are_seen(writes):
             self._queue.done(key)
@@ -229,7 +229,7 @@ class ReconcileLoop:
         # No worker waits here. New events for the key wait in the queue, merged.
         task = self._group.create_task(own.wait(key, writes), name=f"{self._name} {key}")
         self._settling.add(task)
-        # Also if the task is cancelled before its first step.
+        # A callback also runs if the task is cancelled before its first step.
         task.add_done_callback(partial(self._let_go, key))
 
     def _let_go(self, key: str, task: asyncio.Task[None]) -> None:
@@ -241,7 +241,7 @@ class ReconcileLoop:
         while self._holds and not self.is_stopping:
             await self._released.wait()
         if self._guard is not None and not self._guard.is_leader:
-            # Another process may lead: a cancellation is on its way, or a stop.
+            # Another process may lead: wait for the cancellation or the stop.
             await self._stopped.wait()
         return not self.is_stopping
 
@@ -268,12 +268,12 @@ class ReconcileLoop:
             except asyncio.CancelledError as cancellation:
                 if is_cancelled():
                     raise
-                # Something that the function awaited was cancelled, not the function.
+                # Not the function was cancelled, but something that it awaited.
                 error = cancellation
             except Exception as raised:  # noqa: BLE001 - the key is retried after any exception
                 error = raised
             if limit.expired:
-                # Whatever the function did with its cancellation, it has not finished its work.
+                # Even if the function suppressed its cancellation, its work is unfinished.
                 self._timeouts += 1
                 error = error or TimeoutError(
                     f"it ignored its cancellation after {self._timeout:g} s"
@@ -308,7 +308,7 @@ class ReconcileLoop:
         if primary is None or primary.holds(key) or self._deleted.get(key):
             return
         self._unseen += 1
-        self._deleted.put(key, True)  # from now on it was seen, as deleted
+        self._deleted.put(key, True)  # from now on the key counts as seen
 
     def _failed(self, key: str, error: BaseException) -> None:
         self._errors += 1

@@ -1,4 +1,4 @@
-"""Recording what a reconcile writes through the client."""
+"""Records the writes of a reconcile through the client."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -35,12 +35,12 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     """A write of a reconcile.
 
     Attributes:
-        target: what was written; `name` is the object's, also if generated.
+        target: the target; `name` is the object's, even if the server generated it.
         uid: of the object; "" if unknown.
         resource_version: of the written state; "" for a deletion, or if the response was lost.
         obj: the written state; None if the server did not return it.
         is_deletion: the object was deleted.
-        is_gone: the deleted object is not even terminating any more.
+        is_gone: the deleted object is completely gone, not terminating.
         is_lost: the response was lost, so it is unknown what was written.
     """
 
@@ -69,7 +69,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recording:
-    """What a reconcile wrote, until it ends: a task that it started may go on for ever."""
+    """The writes of a reconcile until its end; tasks that it started may continue for ever."""
 
     def __init__(self) -> None:
         #: In order.
@@ -77,7 +77,7 @@ class Recording:
         self.is_over = False
 
     def end(self) -> list[Write]:
-        """Record nothing more; return what was written."""
+        """Stop recording; return the writes."""
         self.is_over = True
         writes, self.writes = self.writes, []
         return writes
@@ -94,14 +94,14 @@ def record() -> Recording:
 
 
 def writes_so_far() -> Sequence[Write]:
-    """Return what the running reconcile has written."""
+    """Return the writes of the running reconcile."""
     recording = _recording.get()
     return () if recording is None else recording.writes
 
 
 def recorded(client: "Client") -> "Client":
     """Return a client that shares everything with this one and records its writes."""
-    # HTTP has no protocol class; a client uses two of its methods.
+    # There is no protocol for HTTP; a client uses two of its methods.
     http: Any = _RecordingHTTP(client.http)
     return client.through(http)
 
@@ -234,9 +234,9 @@ def _written(method: str, target: WriteTarget, body: bytes | None, answer: bytes
 
 
 def _is_gone(target: WriteTarget, obj: Object) -> bool:
-    """Return whether an update has removed what kept a terminating object.
+    """Return whether an update has removed the last finalizer of a terminating object.
 
-    The server then deletes the object; its answer still has the version of the state before.
+    The server then deletes the object, but its answer has the version of the previous state.
     """
     if obj.meta.deletion_timestamp is None or obj.meta.finalizers:
         return False

@@ -166,7 +166,7 @@ class Facts:
         special = _SPECIAL.get(name)
         if special is not None:
             schema = Schema(*special)
-            # data encoded by others has one owner as a whole
+            # data encoded by others has a single owner
             schema.atomic = name.endswith(".RawExtension")
             self._unfinished[name] = schema
             return schema

@@ -534,7 +534,7 @@ class _Process:
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=self._complaints,
-                # it connects only to webhooks, whose CAs are configured, so skip the system's
+                # the server connects only to webhooks, with their own CAs: don't load the system's
                 env={**os.environ, "SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull},
             )
             try:

@@ -313,7 +313,7 @@ class LoadBalancerConformance(ABC):
                         answers.append(await ask(address))
 
                 async def more_answers(before: int) -> None:
-                    # The first of two may have been asked for before the last change.
+                    # The first of the two answers may be older than the last change.
                     await eventually(lambda: len(answers) >= before + 2, seconds=_SECONDS)
 
                 async with asyncio.TaskGroup() as tasks:

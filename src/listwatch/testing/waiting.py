@@ -8,7 +8,7 @@ from listwatch.clock import Clock, FakeClock
 
 T = TypeVar("T")
 
-#: Kinds of exceptions, or one.
+#: One or more types of exceptions.
 Ignored: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
 #: Seconds between checks.

@@ -36,7 +36,7 @@ def validate_custom(
         warnings: receives violations in unchanged parts.
 
     Raises:
-        Unanswered: long rules are compiled or evaluated in a thread first.
+        Unanswered: long rules must first be compiled or evaluated in a thread.
     """
     kind = obj.get("kind")
     if kind is not None and kind != resource.kind:
@@ -101,7 +101,7 @@ def _compiled(resource: APIResource, rules: SchemaRules) -> "Rules":
 
 
 def _applied(rules: "Rules", obj: View, old: View | None) -> "RuleResult":
-    """Return the result of rules; a request waits while dear ones are evaluated in a thread."""
+    """Return the result of rules; a request waits while long ones are evaluated in a thread."""
     if not can_ask():
         return rules.validate(obj, old)
     from listwatch.apiserver.admission.patience import soon  # noqa: PLC0415 - as above

@@ -52,7 +52,7 @@ def soon(key: object, work: Callable[[Patience | None], T], elsewhere: Callable[
     Args:
         key: identifies the work; a key has the same result throughout a request.
         work: changes nothing visible; raises TakesLongError when its patience is spent.
-        elsewhere: does the same in a thread, without a limit.
+        elsewhere: does the same without a limit; called in a thread.
     """
     if not can_ask():
         return work(None)

@@ -33,7 +33,7 @@ class WebhookIndex:
         self._plural = f"{kind}webhookconfigurations"
         self._configuration = configuration
         self._seen = -1
-        #: by uid and revision of the configuration
+        #: parsed webhooks by uid and revision of their configuration
         self._made: dict[tuple[str, int], list[Webhook]] = {}
         self._webhooks: list[Webhook] = []
 

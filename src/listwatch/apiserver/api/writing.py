@@ -457,7 +457,7 @@ class Writer:
         namespace = call.namespace
         entries, metadata = await self._reader.select(resource, namespace, chosen)
         if resource.mirror is not None:
-            # its webhook converts many at once here, not one with each deletion
+            # here a webhook converts many objects at once, not one with each deletion
             for start in range(0, len(entries), BATCH):
                 await call.settled(
                     partial(self._read_all, resource, entries[start : start + BATCH])
@@ -473,7 +473,7 @@ class Writer:
         return await self._reader.answer_list(call, resource, entries, metadata)
 
     def _read_all(self, resource: APIResource, entries: Sequence[Entry]) -> list[Object]:
-        """Return the current states of objects; those that are gone are left out."""
+        """Return the current states of objects, without those that are gone."""
         found = (self.registry.find(resource, each.namespace, each.name) for each in entries)
         present = [each for each in found if each is not None]
         return ask_all([partial(self.registry.read, resource, each) for each in present])

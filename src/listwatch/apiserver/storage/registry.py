@@ -49,8 +49,8 @@ class WriteContext(msgspec.Struct, frozen=True):
         dry_run: do everything except storing.
         subresource: the subresource that is written; "" for the object.
         operation: "Apply" or "Update", for managedFields.
-        guard: gets the resource, the new and the old object (None if there is none); raises what
-            forbids the write.
+        guard: gets the resource, the new and the old object (None if there is none); raises the
+            refusal of the write.
         warnings: receives warnings for the client, if given.
         admission: the policies and webhooks to ask, if any.
     """
@@ -275,15 +275,15 @@ class Registry(StoredObjects):
         *,
         is_put: bool,
     ) -> tuple[Entry, bool]:
-        """Replace an object by what `produce` returns for its current state.
+        """Replace an object with what `produce` returns for its current state.
 
         Args:
             resource: the object's resource.
             namespace: "" for a cluster-scoped object.
             name: of the object.
             context: the context of the write.
-            produce: gets the current object and its entry (None twice if there is none); returns
-                the new object, decoded and defaulted; may keep the dict it got.
+            produce: gets the current object and its entry (both None if there is none); returns the
+                new object, decoded and defaulted; may keep the dict it got.
             is_put: the whole body was sent, so its uid and resource version are preconditions and a
                 missing object may be created.
 
@@ -306,7 +306,7 @@ class Registry(StoredObjects):
             check_conditions(resource, entry, new["metadata"], is_put=is_put)
         managed = self._managed(new, old, context.subresource)
         if managed.sets:
-            # without owners there is nothing to update, as in `skipNonAppliedManager`
+            # objects without owners get none, as in `skipNonAppliedManager`
             managed.update(
                 Owner(
                     context.operation, context.manager, resource.api_version, context.subresource
@@ -330,7 +330,7 @@ class Registry(StoredObjects):
             try:
                 return Managed.read(given)
             except (msgspec.DecodeError, ValueError, RecursionError):
-                pass  # invalid entries change nothing
+                pass  # ignore invalid entries
         return Managed.read((old or {"metadata": {}})["metadata"].get("managedFields"))
 
     def store_update(
@@ -444,14 +444,14 @@ class Registry(StoredObjects):
 
 
 class _DrawnAddresses(Addresses):
-    """Addresses of which a request that starts over gets the same ones."""
+    """Addresses; a request that starts over gets the same ones."""
 
     def cluster_ip(self) -> str | None:
-        """Return an address that is free; None if there is none."""
+        """Return a free address; None if there is none."""
         return drawn(super().cluster_ip)
 
     def node_port(self) -> int | None:
-        """Return a port of the customary range that is free; None if there is none."""
+        """Return a free port of the default range; None if there is none."""
         return drawn(super().node_port)
 
 
@@ -464,7 +464,7 @@ def with_owners(obj: Object, owners: list[Object]) -> Object:
 
 
 def _as_sent(resource: APIResource, obj: Object) -> Object:
-    """Return an object in the form of its version, whose fields are owned."""
+    """Return an object in the version in which its fields are owned."""
     return obj if resource.convert is None else resource.convert.outward(obj)
 
 
@@ -474,7 +474,7 @@ def _is_held(resource: APIResource, obj: Object) -> bool:
 
 
 def _empty_status(resource: APIResource) -> Object:
-    # of a client's status only what the defaults set stays
+    # of a client's status, only fields set by defaults stay
     probe: Object = {"metadata": {}}
     apply_defaults(resource, probe)
     status: Object = probe.get("status", {})
