@@ -50,8 +50,8 @@ _SMALL_READ_BYTES: Final = 64 * 1024
 _MOST_PIECES: Final = 16 * 1024
 #: Cost of a piece in addition to its bytes: many waiting pieces also pause the connection.
 _PIECE_BYTES: Final = 128
-#: Bytes that may wait for a slow reader before the connection is paused: more than one read, because
-#: pausing and resuming also return to the interpreter.
+#: Bytes that may wait for a slow reader before the connection is paused. It is more than one read,
+#: because pausing and resuming also return to the interpreter.
 MAX_WAITING_BYTES: Final = 2 * MAX_READ_BYTES
 # Maximum bytes of a certificate in PEM.
 _LARGEST_CERTIFICATE: Final = 16 * 1024

@@ -89,7 +89,7 @@ def delete(
 def _ask_about(
     objects: StoredObjects, resource: APIResource, entry: Entry, obj: Object, options: DeleteOptions
 ) -> None:
-    """Raise what forbids a deletion; an object that can't be converted can't be deleted."""
+    """Raise the refusal of a deletion; an object that can't be converted can't be deleted."""
     if resource.versions is not None:
         resource.versions.mark(obj)
         obj = objects.read(resource, entry)

@@ -1,4 +1,4 @@
-"""Objects as entries of the store: found, decoded, encoded."""
+"""Finds, decodes and encodes objects of the store."""
 
 import random
 import sys
@@ -39,7 +39,9 @@ _encode_into = msgspec.json.Encoder().encode_into
 
 
 class StoredObjects:
-    """Reads objects of a store, and stores them without rules. Like it: one event loop, no awaits.
+    """Reads objects of a store, and stores them without rules.
+
+    Like the store: one event loop, no awaits.
 
     Args:
         store: contains the objects.
@@ -52,12 +54,12 @@ class StoredObjects:
         self._clock = clock
         self._random = randomness
         self._now = (0, "")
-        # encode() allocates in powers of two and returns the rest as a hole in the heap that the
-        # next result does not fit into: 6 KB for each pod of 10
+        # encode() allocates in powers of two and frees the unused rest, a hole in the heap that is
+        # too small for the next result: 6 KB for each pod of 10 KB
         self._buffer = bytearray()
 
     def now(self, offset: float = 0.0) -> str:
-        """Return the timestamp of this second, or of that many seconds later."""
+        """Return the current timestamp, or that of `offset` seconds later."""
         request = CURRENT.get()
         second = int((self._clock.time() if request is None else request.time) + offset)
         if self._now[0] != second:
@@ -113,9 +115,9 @@ class StoredObjects:
         return obj if resource.versions is None else resource.versions.outward(obj)
 
     def present(self, resource: APIResource, entry: Entry) -> Object:
-        """Return the same as `read`, without calling a webhook that has converted the object.
+        """Return the same as `read`, but don't call a webhook that has already converted the object.
 
-        A change starts from this, as in a real server's watch cache.
+        Changes start from this state, as with a real server's watch cache.
         """
         known = None if resource.mirror is None else resource.mirror.bucket.entries.get(entry.key)
         if known is not None and known.revision == entry.revision:
@@ -166,5 +168,5 @@ class StoredObjects:
 
 
 def _shared(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return texts as shared copies, because labels of many objects are alike."""
+    """Return shared copies of texts: many objects have the same labels."""
     return {sys.intern(key): sys.intern(value) for key, value in texts.items()}

@@ -1,4 +1,4 @@
-"""Preconditions of writes: the version and the uid of the object that they mean."""
+"""Preconditions of writes: the expected version and uid of the object."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ Object = dict[str, Any]
 def check_conditions(
     resource: APIResource, entry: Entry, metadata: Object, *, is_put: bool
 ) -> None:
-    """Refuse, with 409, a write to another version or object than `metadata` names."""
+    """Refuse, with 409, a write whose `metadata` names another version or object."""
     name = entry.name
     version = asked_version(metadata)
     if version == 0:
@@ -60,10 +60,10 @@ def check_deletion(
 
 
 def asked_version(metadata: Object) -> int:
-    """Return the version that an update means; 0 for any.
+    """Return the version that an update expects; 0 for any.
 
     Raises:
-        StatusError: 500, it is no number.
+        StatusError: 500, it is not a number.
     """
     try:
         return whole_number(metadata.get("resourceVersion") or "0", "ParseUint")

@@ -151,7 +151,7 @@ class Registry(StoredObjects):
         if context.dry_run:
             return self.entry(resource, obj, 0)
         if charged and resource.versions is not None:
-            self.entry(resource, obj, 0)  # asks all questions before anything is stored
+            self.entry(resource, obj, 0)  # calls all webhooks before anything is stored
         for quota in charged:
             self.store_as_is(_QUOTAS, quota)
         entry = self.entry(resource, obj, self.store.revision + 1)
@@ -185,7 +185,7 @@ class Registry(StoredObjects):
     ) -> tuple[Object, Object]:
         """Return an object as policies and webhooks change it, and its metadata.
 
-        Ownership of its fields does not change: nobody owns what a mutator adds.
+        The ownership of fields does not change: nobody owns fields that a mutator adds.
         """
         operation, shown = "UPDATE", obj
         if old is None:
@@ -195,7 +195,7 @@ class Registry(StoredObjects):
                 and resource.custom is None
                 and obj["status"] == _empty_status(resource)
             ):
-                shown = {**obj, "status": {}}  # it gets its status when it is stored
+                shown = {**obj, "status": {}}  # the status is set when the object is stored
         changed = admission.mutate(operation, with_owners(shown, owners), old)
         metadata: Object = changed["metadata"]
         metadata.pop("managedFields", None)
@@ -375,7 +375,7 @@ class Registry(StoredObjects):
             and not metadata.get("deletionGracePeriodSeconds")
             and not _is_held(resource, new)
         ):
-            # the last finalizer is gone: the response is a state that was never stored
+            # the last finalizer is gone: the response shows a state that is never stored
             last = self.entry(resource, new, entry.revision)
             if not context.dry_run:
                 self.store.delete(self.bucket(resource), entry)
