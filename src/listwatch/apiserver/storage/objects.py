@@ -115,7 +115,7 @@ class StoredObjects:
         return obj if resource.versions is None else resource.versions.outward(obj)
 
     def present(self, resource: APIResource, entry: Entry) -> Object:
-        """Return the same as `read`, but don't call a webhook that has already converted the object.
+        """Return the same as `read`, but don't call a webhook again that has converted the object.
 
         Changes start from this state, as with a real server's watch cache.
         """
