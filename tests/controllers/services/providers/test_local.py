@@ -1,251 +1,32 @@
-"""The local provider on real sockets, with time on a fake clock."""
+"""The services, backends and addresses of the local provider, on real sockets."""
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, cast
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
 
-import msgspec
 import pytest
 
-from controllers.published import Slices
+from controllers.local_bench import Address, Bench, bench, tcp
 from controllers.service_cluster import annotated
-from listwatch.clock import FakeClock
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError
-from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.balancing import Backend
 from listwatch.controllers.services.providers.claims import SHARE_ADDRESS, Claim, Wish
 from listwatch.controllers.services.providers.frontend import (
     HEALTH_CHECK_PATH,
-    IDLE_TIMEOUT,
-    MAX_CONNECTIONS,
 )
 from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.service import Ingress, LoadBalancerStatus, Service
 from listwatch.testing.load_balancer_conformance import (
     ask,
     ask_udp,
-    converse,
     free_port,
     make_service,
-    named_server,
     named_udp_server,
 )
-
-Address = tuple[str, int]
-
-
-class Bench:
-    """A provider with what tests need around it."""
-
-    def __init__(self, **options: Any) -> None:
-        self.clock = FakeClock()
-        self.slices = Slices()
-        self.pool = AddressPool(["127.79.0.0/16", "::1/128"])
-        source = None if options.get("backends") == "node-ports" else self.slices.source
-        options.setdefault("health_check_seconds", 0)
-        self.provider = LocalProvider(
-            self.pool, endpoint_slices=source, clock=self.clock, **options
-        )
-        self.stack = AsyncExitStack()
-
-    async def server(self, name: str) -> Address:
-        return await self.stack.enter_async_context(named_server(name))
-
-    async def publish(self, service: Service, *backends: Address, port: str = "") -> None:
-        await self.slices.publish(service, {port: backends})
-        await self.clock.settle()
-
-    async def ensure(self, service: Service, *nodes: Node) -> Address:
-        status = await self.provider.ensure("c", service, nodes)
-        return status.ingress[0].ip, service.spec.ports[0].port
-
-
-@asynccontextmanager
-async def bench(**options: Any) -> AsyncIterator[Bench]:
-    made = Bench(**options)
-    async with made.stack, made.provider:
-        await made.clock.settle()
-        yield made
-
-
-def tcp(port: int = 0, **more: Any) -> dict[str, Any]:
-    return {"port": port or free_port(), "protocol": "TCP", "name": "", **more}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - what sockets do
-            await asyncio.sleep(0.005)
-
-
-async def is_over(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    try:
-        return await converse(reader, writer) == ""
-    except ConnectionError:
-        return True
-
-
-async def test_both_directions_end_on_their_own() -> None:
-    """A client that has said all still gets the answer that is to come."""
-    async with bench() as it:
-        heard = asyncio.Event()
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            question = await reader.read()
-            heard.set()
-            writer.write(b"heard " + question)
-            writer.close()
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        service = make_service(ports=[tcp()])
-        await it.publish(service, server.sockets[0].getsockname())
-        reader, writer = await asyncio.open_connection(*await it.ensure(service))
-        writer.write(b"all of it")
-        writer.write_eof()
-        assert await reader.read() == b"heard all of it"
-        writer.close()
-        server.close()
-        await until(lambda: it.provider.statistics().traffic.open == 0)
-        traffic = it.provider.statistics().traffic
-        assert (traffic.bytes_in, traffic.bytes_out) == (9, 15)
-
-
-async def test_what_one_side_does_not_read_is_held_back() -> None:
-    async with bench() as it:
-        reading = asyncio.Event()
-        received = 0
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal received
-            await reading.wait()
-            while data := await reader.read(65536):
-                received += len(data)
-            writer.close()
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1024)
-        service = make_service(ports=[tcp()])
-        await it.publish(service, server.sockets[0].getsockname())
-        _, writer = await asyncio.open_connection(*await it.ensure(service))
-        size = 64 * 1024 * 1024
-        writer.write(bytes(size))
-        before = -1
-        while before != (before := it.provider.statistics().traffic.bytes_in):  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.1)
-        # The rest waits at the client: the kernel's buffers and ours are full.
-        assert before < size / 2
-        reading.set()
-        writer.write_eof()
-        await until(lambda: received == size)
-        writer.close()
-        server.close()
-
-
-async def test_a_reset_is_handed_on() -> None:
-    async with bench() as it:
-        service = make_service(ports=[tcp()])
-        await it.publish(service, await it.server("one"))
-        reader, writer = await asyncio.open_connection(*await it.ensure(service))
-        await converse(reader, writer)
-        assert it.provider.statistics().traffic.open == 1
-        writer.transport.abort()
-        await until(lambda: it.provider.statistics().traffic.open == 0)
-
-
-async def test_a_service_without_a_backend_ends_connections_at_once() -> None:
-    async with bench() as it:
-        service = make_service(ports=[tcp()])
-        address = await it.ensure(service)
-        assert await ask(address) == ""
-        assert it.provider.statistics().traffic.failed == 1
-
-
-async def test_the_next_backend_is_tried_when_one_does_not_take_the_connection() -> None:
-    async with bench() as it:
-        service = make_service(ports=[tcp()])
-        await it.publish(service, ("127.0.0.1", free_port()), await it.server("one"))
-        address = await it.ensure(service)
-        assert {await ask(address) for _ in range(4)} == {"one hello"}
-        assert it.provider.statistics().failed_backends == 1
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
-async def test_backends_are_told_who_connected(version: str) -> None:
-    async with bench() as it:
-        seen: list[bytes] = []
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            seen.append(await reader.read(28 if version == "v2" else 1000))
-            writer.close()
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        service = make_service(ports=[tcp()])
-        value = service.object.to_dict()
-        value["metadata"]["annotations"] = {"local.listwatch/proxy-protocol": version}
-        service = Service.of(type(service.object).from_dict(value))
-        await it.publish(service, server.sockets[0].getsockname())
-        host, port = await it.ensure(service)
-        reader, writer = await asyncio.open_connection(host, port)
-        source = writer.get_extra_info("sockname")
-        assert await reader.read() == b""
-        writer.close()
-        if version == "v1":
-            assert seen[0] == f"PROXY TCP4 {source[0]} {host} {source[1]} {port}\r\n".encode()
-        else:
-            assert seen[0][:12] == bytes.fromhex("0d0a0d0a000d0a515549540a")
-            assert seen[0][16:20] == socket.inet_aton(source[0])
-            assert seen[0][20:24] == socket.inet_aton(host)
-        server.close()
-
-
-async def test_connections_to_a_removed_backend_end_with_the_drain_time() -> None:
-    async with bench(drain_seconds=30) as it:
-        one, two = await it.server("one"), await it.server("two")
-        service = make_service(ports=[tcp()])
-        await it.publish(service, one)
-        reader, writer = await asyncio.open_connection(*await it.ensure(service))
-        await converse(reader, writer)
-        await it.publish(service, two)
-        await it.clock.advance(29)
-        assert await converse(reader, writer) == "one hello"
-        await it.clock.advance(2)
-        assert await is_over(reader, writer)
-        writer.transport.abort()
-
-
-async def test_a_backend_that_comes_back_in_time_keeps_its_connections() -> None:
-    async with bench(drain_seconds=30) as it:
-        one, two = await it.server("one"), await it.server("two")
-        service = make_service(ports=[tcp()])
-        await it.publish(service, one)
-        reader, writer = await asyncio.open_connection(*await it.ensure(service))
-        await converse(reader, writer)
-        await it.publish(service, two)
-        await it.clock.advance(20)
-        await it.publish(service, one)
-        await it.clock.advance(40)
-        assert await converse(reader, writer) == "one hello"
-        writer.transport.abort()
-
-
-async def test_a_deleted_service_refuses_at_once_and_drains_what_is_open() -> None:
-    async with bench(drain_seconds=30) as it:
-        service = make_service(ports=[tcp()])
-        await it.publish(service, await it.server("one"))
-        address = await it.ensure(service)
-        reader, writer = await asyncio.open_connection(*address)
-        await converse(reader, writer)
-        await it.provider.ensure_deleted("c", service)
-        assert await ask(address) == ""
-        assert len(it.pool) == 0
-        assert it.provider.statistics().draining == 1
-        assert await converse(reader, writer) == "one hello"
-        await it.clock.advance(31)
-        await until(lambda: it.provider.statistics().draining == 0)
-        assert await is_over(reader, writer)
-        writer.transport.abort()
+from listwatch.testing.waiting import eventually
 
 
 async def test_health_checks_find_the_dead_and_the_recovered() -> None:
@@ -257,7 +38,7 @@ async def test_health_checks_find_the_dead_and_the_recovered() -> None:
 
         async def after_a_check(failed: int) -> None:
             await it.clock.advance(10)
-            await until(lambda: it.provider.statistics().failed_backends == failed)
+            await eventually(lambda: it.provider.statistics().failed_backends == failed)
             # The checks' task sleeps again, so that the next advance reaches it.
             await asyncio.sleep(0.01)
 
@@ -288,7 +69,7 @@ async def test_node_ports_are_checked_at_the_services_health_port() -> None:
         assert await ask(address) == "node hello"
         answers[0] = "503 Service Unavailable"
         await it.clock.advance(10)
-        await until(lambda: it.provider.statistics().failed_backends == 1)
+        await eventually(lambda: it.provider.statistics().failed_backends == 1)
         await it.provider.update("c", service, ())
         assert it.provider.statistics().backends == 0
         health.close()
@@ -320,7 +101,7 @@ async def test_nodes_get_a_share_for_each_of_their_endpoints() -> None:
         told: list[Any] = []
         listener.balancer.set_weights = told.append  # type: ignore[assignment, method-assign]  # to see what comes
         await it.clock.advance(10)
-        await until(lambda: bool(told))
+        await eventually(lambda: bool(told))
         assert told == [{Backend("127.0.0.1", 30_000): 7}]
 
 
@@ -334,31 +115,9 @@ async def test_a_path_is_checked_that_the_service_names() -> None:
             await it.publish(service, backend)
             await it.ensure(service)
             await it.clock.advance(10)
-            await until(lambda failed=failed: it.provider.statistics().failed_backends == failed)  # type: ignore[misc]  # the loop's value
+            statistics = it.provider.statistics
+            await eventually(lambda: statistics().failed_backends == failed)  # noqa: B023 - at once
             await asyncio.sleep(0.01)
-
-
-async def test_connections_beyond_the_limit_are_refused_and_idle_ones_end() -> None:
-    async with bench() as it:
-        options = {MAX_CONNECTIONS: "2", IDLE_TIMEOUT: "60s"}
-        service = annotated(make_service(ports=[tcp()]), options)
-        await it.publish(service, await it.server("one"))
-        address = await it.ensure(service)
-        first, second = [await asyncio.open_connection(*address) for _ in range(2)]
-        assert [await converse(*one) for one in (first, second)] == ["one hello"] * 2
-        assert await ask(address) == ""
-        await it.clock.advance(40)
-        assert await converse(*first) == "one hello"
-        await it.clock.advance(30)
-        assert await is_over(*second)
-        assert await converse(*first) == "one hello"
-        assert await ask(address) == "one hello"
-        await it.ensure(make_service(ports=[msgspec.to_builtins(service.spec.ports[0])]))
-        await it.clock.advance(1000)
-        assert await converse(*first) == "one hello"
-        for _, writer in (first, second):
-            writer.transport.abort()
-        await until(lambda: it.provider.statistics().traffic.open == 0)
 
 
 async def test_new_nodes_are_sent_to_and_an_unknown_service_is_ensured() -> None:
@@ -460,92 +219,6 @@ async def test_a_wanted_address_is_moved_to_and_the_old_one_given_back() -> None
         assert len(it.pool) == 1
 
 
-async def test_udp_clients_keep_their_backend_while_they_speak() -> None:
-    async with bench() as it, named_udp_server("one") as one, named_udp_server("two") as two:
-        port = free_port(socket.SOCK_DGRAM)
-        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
-        await it.publish(service, one, two)
-        host, _ = await it.ensure(service)
-        assert {await ask_udp((host, port)) for _ in range(4)} == {"one hello", "two hello"}
-        loop = asyncio.get_running_loop()
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)
-            sock.connect((host, port))
-            answers = set()
-            for _ in range(4):
-                await loop.sock_sendall(sock, b"x")
-                answers.add(await loop.sock_recv(sock, 100))
-            assert len(answers) == 1
-        assert it.provider.statistics().traffic.open == 5
-        await it.clock.advance(120)
-        assert it.provider.statistics().traffic.open == 0
-
-
-async def test_a_udp_backend_that_refuses_is_passed_over() -> None:
-    async with bench() as it, named_udp_server("one") as one:
-        port = free_port(socket.SOCK_DGRAM)
-        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
-        await it.publish(service, one, ("127.0.0.1", free_port(socket.SOCK_DGRAM)))
-        host, _ = await it.ensure(service)
-        answers = [await ask_udp((host, port)) for _ in range(6)]
-        assert answers.count("one hello") >= 5
-        assert it.provider.statistics().failed_backends == 1
-
-
-async def test_a_udp_backend_that_refused_is_tried_again_ever_later_until_it_answers() -> None:
-    async with bench() as it, named_udp_server("one") as one:
-        gone = ("127.0.0.1", free_port(socket.SOCK_DGRAM))
-        service = make_service(ports=[{"port": free_port(), "protocol": "UDP", "name": ""}])
-        await it.publish(service, one, gone)
-        address = await it.ensure(service)
-
-        async def refuse() -> None:
-            for _ in range(2):
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-                    client.sendto(b"hello", address)
-            await until(lambda: it.provider.statistics().failed_backends == 1)
-
-        await refuse()
-        for delay in (2, 4, 8):
-            await it.clock.advance(delay - 0.1)
-            assert it.provider.statistics().failed_backends == 1
-            await it.clock.advance(0.1)
-            assert it.provider.statistics().failed_backends == 0
-            if delay < 8:
-                await refuse()
-        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-            Echo, local_addr=gone
-        )
-        answers = {await ask_udp(address) for _ in range(4)}
-        assert answers == {"one hello", "back hello"}
-        transport.close()
-        await refuse()
-        await it.clock.advance(2)
-        assert it.provider.statistics().failed_backends == 0
-
-
-class Echo(asyncio.DatagramProtocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.DatagramTransport", transport)
-
-    def datagram_received(self, data: bytes, addr: Any) -> None:
-        self._transport.sendto(b"back " + data, addr)
-
-
-async def test_udp_from_elsewhere_than_the_source_ranges_is_dropped() -> None:
-    async with bench() as it, named_udp_server("one") as one:
-        port = free_port(socket.SOCK_DGRAM)
-        service = make_service(
-            ports=[{"port": port, "protocol": "UDP", "name": ""}],
-            loadBalancerSourceRanges=["192.0.2.0/24"],
-        )
-        await it.publish(service, one)
-        host, _ = await it.ensure(service)
-        assert await ask_udp((host, port)) == ""
-        traffic = it.provider.statistics().traffic
-        assert (traffic.refused, traffic.accepted) == (1, 0)
-
-
 async def test_tcp_and_udp_may_share_a_port() -> None:
     async with bench() as it, named_udp_server("one") as udp:
         port = free_port()
@@ -591,132 +264,3 @@ async def test_a_provider_that_does_not_run_says_so_and_errors_of_the_body_come_
             raise KeyError
     with pytest.raises(ValueError, match="endpoint_slices="):
         LocalProvider(backends="node-ports", endpoint_slices=it.slices.source)
-
-
-async def test_leaving_ends_every_connection_and_timer() -> None:
-    async with AsyncExitStack() as stack:
-        it = Bench(health_check_seconds=10)
-        async with it.provider:
-            service = make_service(ports=[tcp()])
-            backend = await stack.enter_async_context(named_server("one"))
-            await it.publish(service, backend)
-            reader, writer = await asyncio.open_connection(*await it.ensure(service))
-            await converse(reader, writer)
-        assert await is_over(reader, writer)
-        writer.transport.abort()
-        assert it.clock.next_timer is None
-        assert len(it.pool) == 0
-
-
-async def test_what_a_client_says_before_its_backend_is_there_arrives_first() -> None:
-    """The client has sent all and half-closed before the first backend refused."""
-    async with bench() as it:
-        heard: list[bytes] = []
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            heard.append(await reader.read())
-            writer.write(b"yes")
-            writer.close()
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        dead = [("127.0.0.1", free_port()) for _ in range(4)]
-        service = make_service(ports=[tcp()])
-        await it.publish(service, *dead, server.sockets[0].getsockname())
-        reader, writer = await asyncio.open_connection(*await it.ensure(service))
-        writer.write(b"early")
-        writer.write_eof()
-        assert await reader.read() == b"yes"
-        assert heard == [b"early"]
-        writer.close()
-        server.close()
-
-
-async def test_a_client_that_goes_while_its_backend_is_sought_leaves_nothing() -> None:
-    async with bench() as it:
-        service = make_service(ports=[tcp()])
-        # Nobody answers there: the connection hangs until its time-out.
-        with socket.socket() as full:
-            full.bind(("127.0.0.1", 0))
-            full.listen(0)
-            fillers = []
-            for _ in range(3):
-                filler = socket.socket()
-                filler.setblocking(False)
-                filler.connect_ex(full.getsockname())
-                fillers.append(filler)
-            await it.publish(service, full.getsockname())
-            _, writer = await asyncio.open_connection(*await it.ensure(service))
-            await until(lambda: it.provider.statistics().traffic.open == 1)
-            writer.transport.abort()
-            await it.clock.advance(6)
-            await until(lambda: it.provider.statistics().traffic.open == 0)
-            for filler in fillers:
-                filler.close()
-
-
-async def test_udp_clients_of_a_removed_backend_move_with_the_drain_time() -> None:
-    async with (
-        bench(drain_seconds=30) as it,
-        named_udp_server("one") as one,
-        named_udp_server("two") as two,
-    ):
-        port = free_port(socket.SOCK_DGRAM)
-        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
-        await it.publish(service, one)
-        host, _ = await it.ensure(service)
-        loop = asyncio.get_running_loop()
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)
-            sock.connect((host, port))
-
-            async def answer() -> bytes:
-                await loop.sock_sendall(sock, b"x")
-                async with asyncio.timeout(5):
-                    return await loop.sock_recv(sock, 100)
-
-            assert await answer() == b"one x"
-            await it.publish(service, two)
-            assert await answer() == b"one x"
-            await it.clock.advance(31)
-            assert await answer() == b"two x"
-        await it.provider.ensure_deleted("c", service)
-        assert await ask_udp((host, port)) == ""
-
-
-async def test_udp_flows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("listwatch.controllers.services.providers.udp.FLOW_LIMIT", 3)
-    async with bench() as it, named_udp_server("one") as one:
-        port = free_port(socket.SOCK_DGRAM)
-        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
-        await it.publish(service, one)
-        host, _ = await it.ensure(service)
-        for _ in range(5):
-            assert await ask_udp((host, port)) == "one hello"
-        assert it.provider.statistics().traffic.open == 3
-
-
-async def test_udp_without_a_backend_is_dropped_and_counted() -> None:
-    async with bench() as it:
-        port = free_port(socket.SOCK_DGRAM)
-        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
-        host, _ = await it.ensure(service)
-        assert await ask_udp((host, port)) == ""
-        assert it.provider.statistics().traffic.failed == 1
-
-
-async def test_a_udp_backend_that_comes_back_in_time_keeps_its_clients() -> None:
-    async with (
-        bench(drain_seconds=30) as it,
-        named_udp_server("one") as one,
-        named_udp_server("two") as two,
-    ):
-        port = free_port(socket.SOCK_DGRAM)
-        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
-        await it.publish(service, one)
-        host, _ = await it.ensure(service)
-        assert await ask_udp((host, port)) == "one hello"
-        await it.publish(service, two)
-        await it.clock.advance(20)
-        await it.publish(service, one)
-        await it.clock.advance(15)
-        assert it.provider.statistics().traffic.open == 1

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controllers.services.providers.test_local import bench, tcp, until
+from controllers.local_bench import bench, tcp
 from listwatch.clock import FakeClock
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError
@@ -26,6 +26,7 @@ from listwatch.testing.load_balancer_conformance import (
     named_server,
     named_udp_server,
 )
+from listwatch.testing.waiting import eventually
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ async def test_five_hundred_connections_at_once_are_all_answered_and_leave_nothi
         address = await it.ensure(service)
         answers = await asyncio.gather(*map(converse_once, range(500)))
         assert answers == [b"%d" % number for number in range(500)]
-        await until(lambda: it.provider.statistics().traffic.open == 0)
+        await eventually(lambda: it.provider.statistics().traffic.open == 0)
         assert it.provider.statistics().traffic.failed == 0
         server.close()
 
@@ -219,6 +220,6 @@ async def test_a_balancer_without_files_pauses_warns_once_and_goes_on(
         with socket.socket() as client:
             client.setblocking(False)
             await asyncio.get_running_loop().sock_connect(client, address)
-            await until(lambda: it.provider.statistics().traffic.accepted > before)
+            await eventually(lambda: it.provider.statistics().traffic.accepted > before)
         assert it.provider.statistics().failed_backends == 0
     backend.close()

@@ -1,0 +1,170 @@
+"""The UDP clients of the local provider, on real sockets."""
+
+import asyncio
+import socket
+from typing import Any, cast
+
+import pytest
+
+from controllers.local_bench import bench
+from listwatch.testing.load_balancer_conformance import (
+    ask_udp,
+    free_port,
+    make_service,
+    named_udp_server,
+)
+from listwatch.testing.waiting import eventually
+
+
+async def test_udp_clients_keep_their_backend_while_they_speak() -> None:
+    async with bench() as it, named_udp_server("one") as one, named_udp_server("two") as two:
+        port = free_port(socket.SOCK_DGRAM)
+        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
+        await it.publish(service, one, two)
+        host, _ = await it.ensure(service)
+        assert {await ask_udp((host, port)) for _ in range(4)} == {"one hello", "two hello"}
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.connect((host, port))
+            answers = set()
+            for _ in range(4):
+                await loop.sock_sendall(sock, b"x")
+                answers.add(await loop.sock_recv(sock, 100))
+            assert len(answers) == 1
+        assert it.provider.statistics().traffic.open == 5
+        await it.clock.advance(120)
+        assert it.provider.statistics().traffic.open == 0
+
+
+async def test_a_udp_backend_that_refuses_is_passed_over() -> None:
+    async with bench() as it, named_udp_server("one") as one:
+        port = free_port(socket.SOCK_DGRAM)
+        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
+        await it.publish(service, one, ("127.0.0.1", free_port(socket.SOCK_DGRAM)))
+        host, _ = await it.ensure(service)
+        answers = [await ask_udp((host, port)) for _ in range(6)]
+        assert answers.count("one hello") >= 5
+        assert it.provider.statistics().failed_backends == 1
+
+
+async def test_a_udp_backend_that_refused_is_tried_again_ever_later_until_it_answers() -> None:
+    async with bench() as it, named_udp_server("one") as one:
+        gone = ("127.0.0.1", free_port(socket.SOCK_DGRAM))
+        service = make_service(ports=[{"port": free_port(), "protocol": "UDP", "name": ""}])
+        await it.publish(service, one, gone)
+        address = await it.ensure(service)
+
+        async def refuse() -> None:
+            for _ in range(2):
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+                    client.sendto(b"hello", address)
+            await eventually(lambda: it.provider.statistics().failed_backends == 1)
+
+        await refuse()
+        for delay in (2, 4, 8):
+            await it.clock.advance(delay - 0.1)
+            assert it.provider.statistics().failed_backends == 1
+            await it.clock.advance(0.1)
+            assert it.provider.statistics().failed_backends == 0
+            if delay < 8:
+                await refuse()
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            Echo, local_addr=gone
+        )
+        answers = {await ask_udp(address) for _ in range(4)}
+        assert answers == {"one hello", "back hello"}
+        transport.close()
+        await refuse()
+        await it.clock.advance(2)
+        assert it.provider.statistics().failed_backends == 0
+
+
+class Echo(asyncio.DatagramProtocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self._transport.sendto(b"back " + data, addr)
+
+
+async def test_udp_from_elsewhere_than_the_source_ranges_is_dropped() -> None:
+    async with bench() as it, named_udp_server("one") as one:
+        port = free_port(socket.SOCK_DGRAM)
+        service = make_service(
+            ports=[{"port": port, "protocol": "UDP", "name": ""}],
+            loadBalancerSourceRanges=["192.0.2.0/24"],
+        )
+        await it.publish(service, one)
+        host, _ = await it.ensure(service)
+        assert await ask_udp((host, port)) == ""
+        traffic = it.provider.statistics().traffic
+        assert (traffic.refused, traffic.accepted) == (1, 0)
+
+
+async def test_udp_clients_of_a_removed_backend_move_with_the_drain_time() -> None:
+    async with (
+        bench(drain_seconds=30) as it,
+        named_udp_server("one") as one,
+        named_udp_server("two") as two,
+    ):
+        port = free_port(socket.SOCK_DGRAM)
+        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
+        await it.publish(service, one)
+        host, _ = await it.ensure(service)
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.connect((host, port))
+
+            async def answer() -> bytes:
+                await loop.sock_sendall(sock, b"x")
+                async with asyncio.timeout(5):
+                    return await loop.sock_recv(sock, 100)
+
+            assert await answer() == b"one x"
+            await it.publish(service, two)
+            assert await answer() == b"one x"
+            await it.clock.advance(31)
+            assert await answer() == b"two x"
+        await it.provider.ensure_deleted("c", service)
+        assert await ask_udp((host, port)) == ""
+
+
+async def test_udp_flows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("listwatch.controllers.services.providers.udp.FLOW_LIMIT", 3)
+    async with bench() as it, named_udp_server("one") as one:
+        port = free_port(socket.SOCK_DGRAM)
+        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
+        await it.publish(service, one)
+        host, _ = await it.ensure(service)
+        for _ in range(5):
+            assert await ask_udp((host, port)) == "one hello"
+        assert it.provider.statistics().traffic.open == 3
+
+
+async def test_udp_without_a_backend_is_dropped_and_counted() -> None:
+    async with bench() as it:
+        port = free_port(socket.SOCK_DGRAM)
+        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
+        host, _ = await it.ensure(service)
+        assert await ask_udp((host, port)) == ""
+        assert it.provider.statistics().traffic.failed == 1
+
+
+async def test_a_udp_backend_that_comes_back_in_time_keeps_its_clients() -> None:
+    async with (
+        bench(drain_seconds=30) as it,
+        named_udp_server("one") as one,
+        named_udp_server("two") as two,
+    ):
+        port = free_port(socket.SOCK_DGRAM)
+        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
+        await it.publish(service, one)
+        host, _ = await it.ensure(service)
+        assert await ask_udp((host, port)) == "one hello"
+        await it.publish(service, two)
+        await it.clock.advance(20)
+        await it.publish(service, one)
+        await it.clock.advance(15)
+        assert it.provider.statistics().traffic.open == 1
