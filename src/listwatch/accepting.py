@@ -89,7 +89,7 @@ class Acceptor:
     Args:
         sock: listens, without blocking; closed by `close`.
         protocol_factory: creates the protocol of each connection.
-        shortages: told about connections that can't be accepted.
+        shortages: receives failures to accept connections.
         clock: the time.
         ssl_context: for TLS connections.
     """

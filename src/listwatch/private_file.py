@@ -10,12 +10,12 @@ from listwatch.errors import ListWatchError
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _OWNER: Final = stat.S_IRUSR | stat.S_IWUSR
-#: The files that SQLite creates beside a database, with the database's mode.
+#: Suffixes of the files that SQLite creates next to a database, with the database's mode.
 SQLITE_COMPANIONS: Final = ("-wal", "-shm", "-journal")
 
 
 class PrivateFileError(ListWatchError):
-    """A path is unusable as a private file; the message names it and the remedy."""
+    """A path is unusable as a private file; the message names it and says what to do."""
 
 
 def create_private(path: Path, companions: Sequence[str] = ()) -> bool:
@@ -26,7 +26,7 @@ def create_private(path: Path, companions: Sequence[str] = ()) -> bool:
 
     Args:
         path: the file; a symbolic link is followed.
-        companions: suffixes of files beside it, which must be regular files if they exist.
+        companions: suffixes of files next to it, which must be regular files if they exist.
 
     Returns:
         Whether it was created.
@@ -58,7 +58,7 @@ def tighten(path: Path, companions: Sequence[str] = ()) -> str:
 
     Args:
         path: the file; a symbolic link is followed.
-        companions: suffixes of files beside it that are treated alike if they exist.
+        companions: suffixes of files next to it that are treated alike if they exist.
 
     Returns:
         One line for the user if others could read something; otherwise an empty string.

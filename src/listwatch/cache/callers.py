@@ -49,7 +49,7 @@ class Caller:
 
     Args:
         handler: the handler.
-        on_error: called with what the handler raises, and when it holds the event loop for too
+        on_error: called with the handler's exceptions, and when it holds the event loop for too
             long.
         clock: the time.
         name: of the informer or the handler, for `on_error`.

@@ -245,7 +245,7 @@ class InformerFactory:
         """
         waiting = [informer for informer in self if not informer.has_synced]
         if seconds is None or seconds > 0:
-            with suppress(TimeoutError):  # what is missing then is the answer
+            with suppress(TimeoutError):  # the result names the informers that are missing
                 async with self._clock.timeout(seconds):
                     for informer in waiting:
                         await informer.wait_until_synced()

@@ -39,7 +39,7 @@ _LESSONS: Final = 32
 _MAX_POISON: Final = 10_000
 #: Maximum undecodable items handled in one turn of the event loop.
 _MOST_POISON_AT_ONCE: Final = 50
-#: Bytes that wrong separators may waste, beside a quarter of the bytes split.
+#: Bytes that wrong separators may waste, in addition to a quarter of the bytes split.
 _WASTE: Final = 2**16
 
 

@@ -45,10 +45,10 @@ async def ask_for_missing(
     """Request the objects that a list lacks, one by one, and keep all that may still exist.
 
     An object is dropped only if the source says that it does not exist. Without a request or an
-    answer it stays as it is known.
+    answer, its last known state stays.
 
     Args:
-        told: what the list delivered; receives the kept objects.
+        told: the objects that the list delivered; receives the kept objects.
         missing: the last known states of the known objects that the list lacks, by key.
         source: where to request them; None keeps everything.
         decoder: creates objects from bytes.

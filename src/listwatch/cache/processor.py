@@ -149,7 +149,7 @@ class Listener:
             self.put([Updated(obj, obj, is_resync=True) for obj in store.list()])
 
     def close(self) -> None:
-        """Append nothing more and wake whoever waits."""
+        """Append nothing more, and wake all waiting tasks."""
         self._removed = True
         self._pending.clear()
         self._news.set()
@@ -344,7 +344,7 @@ class Processor:
             self.end()
 
     def end(self) -> None:
-        """Deliver nothing more; whoever waits for changes gets none."""
+        """Deliver nothing more; tasks that wait for changes get none."""
         self._ended = True
         self._tasks = None
         self._loop = None

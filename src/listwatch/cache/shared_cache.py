@@ -76,7 +76,7 @@ class SharedCache:
         list_watch: the resource.
         decoder: creates objects from bytes.
         packer: the informer's own codec, for its statistics.
-        indexers: index functions by name, beside those by namespace and by owner uid.
+        indexers: index functions by name, in addition to those by namespace and by owner uid.
         detects_mutations: detect changes of cached fields.
         name: for logs and metrics.
         clock: the time.

@@ -32,7 +32,7 @@ _PATIENCE: Final = 1.25
 GRACE_SECONDS: Final = 10.0
 #: How long a stream of initial events may bring nothing new before its end counts as missing.
 _INITIAL_SECONDS: Final = 10.0
-#: How many useless events in a row a watch may bring, and how many per second beside.
+#: Maximum useless events of a watch in a row, plus a number per second.
 _MOST_USELESS: Final = 1000
 _USELESS_A_SECOND: Final = 10.0
 #: How long one turn of passing events to the store lasts. The queue's consumer and the connection

@@ -196,7 +196,7 @@ def _comparison(name: str, compare: Callable[..., bool]) -> Function:
     ]
 
     def call(one: Value, other: Value) -> bool:
-        # Like the reference, round an integer to a double beside a double.
+        # Like the reference, compare an integer with a double as doubles.
         if type(one) is float or type(other) is float:
             one, other = float(one), float(other)  # type: ignore[arg-type]  # both are numbers
         return compare(one, other)

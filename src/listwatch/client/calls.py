@@ -68,7 +68,7 @@ class Calls:
         object's uid decides which resource it was read from.
 
         Raises:
-            UnknownResourceError: there is none, or several of which none has an object of this uid.
+            UnknownResourceError: there is none, or there are several without an object of this uid.
         """
         if resource is not None:
             return await self.resource(resource)

@@ -521,8 +521,8 @@ class Client(Reads):
         Args:
             resource: of the object.
             name: of the object.
-            mutate: gets a fresh dict of the newest state (with a type, an object of it, of which
-                only the difference is written), and changes it or returns another. It may be
+            mutate: gets a fresh dict of the newest state, and changes it or returns another. With a
+                type, it gets an object of the type, and only the difference is written. It may be
                 called several times. If it changes nothing, nothing is sent.
             namespace: of the object.
             subresource: "status" to change only the status, "scale" to change the Scale.
@@ -539,7 +539,7 @@ class Client(Reads):
             before = await self.get(found, name, namespace, subresource=read)
             value: Mapping[str, Any] = before.to_dict()
             if isinstance(resource, type):
-                # Only the difference is written: what the type does not have stays.
+                # Only the difference is written: fields that the type lacks stay.
                 typed: Any = before.decode(resource)
                 read_as = manifest_of(typed, resource)
                 changed = mutate(typed)

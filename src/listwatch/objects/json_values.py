@@ -145,8 +145,8 @@ def end_of_value(data: Viewed, begin: int) -> int:
 
 
 def is_json_but_for_text(value: bytes) -> bool:
-    """Tell whether a value is JSON, or would be without what `mend` mends, without control
-    characters in strings, and with less nesting.
+    """Return whether a value is JSON, apart from invalid text that `mend` replaces, control
+    characters in strings, and deep nesting.
     """  # noqa: D205 - the summary needs two lines
     try:
         _raw(mend(value).translate(_NO_CONTROLS))
@@ -219,10 +219,10 @@ def text(string: bytes) -> str:
 
 
 def mend(data: bytes) -> bytes:
-    r"""Replace what JSON can't say by U+FFFD, as Go does: bytes that are no UTF-8, one by one, and
-    `\ud800` to `\udfff` where they are no pair (Go `encoding/json`, `unquoteBytes`).
+    r"""Replace invalid text in JSON with U+FFFD, like Go: each byte that is not UTF-8, and each of
+    `\ud800` to `\udfff` without its other half (Go `encoding/json`, `unquoteBytes`).
 
-    Returns the very same bytes if nothing has to be replaced.
+    Returns the same object if there is nothing to replace.
     """  # noqa: D205 - the summary needs two lines
     mended = data
     if b"\\" in data and _MAYBE_HALF(data):
@@ -294,9 +294,8 @@ def identity(data: Data, begin: int = 0) -> Identity:
     """Return the identity of the object in the data, whatever else it contains.
 
     As for a decoder, the last of equal keys counts. Values that are not strings count as absent,
-    and so does a name beside an invalid namespace: its key would be another object's. Empty for
-    data over 2 MiB or with over 1,000 members at one level, so that no server can hold the event
-    loop.
+    and so does a name with an invalid namespace: its key would be another object's. Empty for data
+    over 2 MiB or with over 1,000 members at one level, so that no server can hold the event loop.
     """
     top: dict[str, str] = {}
     meta: dict[str, str] = {}

@@ -100,7 +100,7 @@ class Observer:
         clock: the time.
         decoder: creates objects from bytes.
         state: keeps the reported states across restarts.
-        beside: runs with the observer, and is cancelled at the end.
+        beside: runs while the observer runs, and is cancelled at the end.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Page:
     never sent.
 
     Args:
-        title: what is observed.
+        title: description of the observed objects.
         printer: decides which fields of an update to show.
         clock: dates the events.
     """

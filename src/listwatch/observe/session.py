@@ -97,7 +97,7 @@ class _Stop:
             self._task.cancel()
 
     def taken_back(self) -> bool:
-        """Undo its own cancellations, and return whether there was no other."""
+        """Undo this object's cancellations; return whether there was no other cancellation."""
         if self._task is None or self._cancelled == 0:
             return False
         for _ in range(self._cancelled):

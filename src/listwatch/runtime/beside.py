@@ -1,4 +1,4 @@
-"""A coroutine that runs beside the caller, in the event loop of its own thread."""
+"""A coroutine that runs alongside the caller, in the event loop of its own thread."""
 
 import asyncio
 import contextlib
@@ -11,10 +11,10 @@ _logger = logging.getLogger(__name__)
 
 
 class BesideTask:
-    """An `async with` block beside whose body a coroutine runs.
+    """An `async with` block whose body runs alongside a coroutine.
 
-    At the end of the body the coroutine is cancelled and awaited, so that its `finally` blocks run.
-    Its exception is then raised, or logged if the body raised one itself. If the body is cancelled
+    At the end of the body the coroutine is cancelled and awaited, so its `finally` blocks run. Its
+    exception is then raised, or logged if the body raised one itself. If the body is cancelled
     again during this, it stops waiting.
 
     Args:

@@ -29,7 +29,7 @@ class CacheHealth(msgspec.Struct, frozen=True):
         name: the resource and its selection.
         ready: the cache is reliable.
         problem: the reason why not; empty if it is ready.
-        since: seconds for which this has been so, as far as known.
+        since: seconds for which this state has lasted, as far as known.
     """
 
     name: str

@@ -20,7 +20,7 @@ def load_app(path: Path, **options: Any) -> Manager:
 
     The file's manager is the result of its function `make_app(**options)`; otherwise the only
     `Manager` among its global names; otherwise the one that it runs. The file can import modules
-    beside it.
+    from its directory.
 
     No manager of the file runs while it is loaded: `app.run()` and `app.serve()` log one line and
     return, and `if __name__ == "__main__"` is false.

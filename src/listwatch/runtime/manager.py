@@ -198,7 +198,7 @@ class Manager:
         return made
 
     def task(self, run: T, *, name: str = "", leader_only: bool = True) -> T:
-        """Run a coroutine function beside the reconcilers; also a decorator.
+        """Run a coroutine function alongside the reconcilers; also a decorator.
 
         It may return at any time; an exception stops the manager.
 
@@ -278,7 +278,7 @@ class Manager:
 
     @property
     def unfenced_client(self) -> Client:
-        """The client that also writes without leadership, for what every replica does."""
+        """The client that also writes without leadership, for the tasks of every replica."""
         return _there(self._plain, "client")
 
     @property
@@ -293,7 +293,7 @@ class Manager:
 
     @property
     def informers(self) -> InformerFactory:
-        """Creates and runs informers beside those of the reconcilers."""
+        """Creates and runs informers in addition to those of the reconcilers."""
         return self._caches.factory
 
     @property
@@ -643,7 +643,7 @@ class Manager:
     async def _reconciling(
         self, reconcilers: Sequence[Reconciler], guard: LeadershipGuard | None = None
     ) -> AsyncIterator[None]:
-        """Run reconcilers beside the body; at its normal end they get the grace period."""
+        """Run reconcilers alongside the body; at its normal end they get the grace period."""
         async with AsyncExitStack() as stack:
             parts: list[Part] = []
             for reconciler in reconcilers:

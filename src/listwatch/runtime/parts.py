@@ -52,7 +52,7 @@ class Parts:
 
     @contextlib.asynccontextmanager
     async def running(self, name: str, run: Task) -> AsyncIterator[Part]:
-        """Run something beside the body, and end it with the body."""
+        """Run something alongside the body, and end it with the body."""
         task = asyncio.get_running_loop().create_task(self._watched(name, run), name=name)
         part = Part(task)
         try:

@@ -79,8 +79,8 @@ class Reconciler:
         hot_key_burst: how often a key may be reconciled without a pause.
         hot_key_interval: seconds between further reconciles of such a key; 0 for no limit.
         sync_timeout: seconds within which its caches must sync.
-        own_writes_timeout: seconds that a key is held back at most until the caches have what its
-            last reconcile wrote; None to reconcile it at once.
+        own_writes_timeout: maximum seconds that a key waits until the caches have the writes of its
+            last reconcile; None to reconcile it at once.
         clock: the time.
     """
 
@@ -381,11 +381,11 @@ class Reconciler:
         return frozenset(self._work.running)
 
     async def prepare(self, discovery: FindsResources, client: "Client | None" = None) -> None:
-        """Look up what it needs to know about the server, before the caches start.
+        """Look up the resources on the server, before the caches start.
 
         Args:
             discovery: knows the server's resources.
-            client: reads what writes whose answers were lost have left.
+            client: reads the results of writes whose responses were lost.
 
         Raises:
             ValueError: it has no function, or uses `owns` without `for_`.
@@ -496,8 +496,8 @@ class Reconciler:
         self.queue.add(key, priority=priority)
 
     def _put_own(self, key: str, priority: int) -> None:
-        # With a fixed share, an object that is not cached is another replica's, not gone. Nothing
-        # is lost: its key is queued when the object enters the cache and when it leaves it.
+        # With a fixed share, an object that is not cached belongs to another replica; it is not
+        # gone. Nothing is lost: the key is queued when the object enters and leaves the cache.
         primary = self._primary
         if primary is None or primary.selection.shard is None or primary.holds(key):
             self._put(key, priority)

@@ -130,7 +130,7 @@ class Feeds:
             task.cancel()
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
-        """Run something beside them."""
+        """Run something alongside the sources."""
         assert self._group is not None  # noqa: S101 - callers check first
         try:
             self._tasks.append(self._group.create_task(work))
@@ -174,7 +174,7 @@ def owner_keys(
     Args:
         group: the owners' API group; the version does not matter.
         kind: the owners' kind.
-        namespaced: the owners are namespaced, and so in the namespace of what they own.
+        namespaced: the owners are namespaced, so they are in the namespace of their objects.
         controllers_only: only the owner marked as the controller.
     """
 

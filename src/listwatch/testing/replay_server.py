@@ -96,8 +96,8 @@ class ReplayServer:
 
     Each request gets the next recording, or the one that `choose` returns; without one, the
     connection closes without a response. After a recording whose end is "open" the connection waits
-    for the next request; after any other it closes. Nothing is checked; `requests` has what was
-    requested. For one event loop.
+    for the next request; after any other it closes. Nothing is checked; `requests` has the requests
+    received. For one event loop.
 
     Args:
         captures: in the order of the requests.

@@ -27,7 +27,7 @@ class Chapter(msgspec.Struct, frozen=True):
         version: the resource version of the change. A reported deletion may carry that of the last
             known state, or none, because a missed deletion leaves nothing else.
         deleting: the reported state is marked for deletion (metadata.deletionTimestamp). The server
-            creates such a state itself, so whoever deletes does not know its version.
+            creates such a state itself, so the client that deletes does not know its version.
     """
 
     type: ChapterType
@@ -88,7 +88,7 @@ def compare(
         done: the changes made, in version order, with the types Added, Updated, Deleted.
         told: the reported changes, in the order reported, at least for each key.
         gaps: where a list replaced the watch.
-        marked: the server marks what it deletes, as it does with pods, so one update with
+        marked: the server first marks objects for deletion, as with pods, so one update with
             `deleting` must precede each reported deletion.
     """
     lives: dict[str, dict[str, _Life]] = defaultdict(dict)

@@ -321,7 +321,7 @@ class WorkQueue(Generic[K]):
             True if everything was done, False if `shut_down` ended the drain first.
 
         Raises:
-            TimeoutError: the timeout expired; the message tells what was left.
+            TimeoutError: the timeout expired; the message has the remaining items.
         """
         self._shutting_down = True
         if drop_waiting:

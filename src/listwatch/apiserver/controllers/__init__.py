@@ -1,1 +1,1 @@
-"""Controllers that change objects, like those beside a real API server."""
+"""Controllers that change objects, like those that run with a real API server."""

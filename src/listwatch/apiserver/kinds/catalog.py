@@ -63,7 +63,7 @@ def kind_of(resource: APIResource) -> Kind:
 
 
 def has_expressions(resource: APIResource) -> bool:
-    """Return whether a write may compile or evaluate long expressions of the object's own kind."""
+    """Return whether a write may compile or evaluate long expressions of the object's kind."""
     if resource.custom is not None:
         return resource.custom["rules"] is not None
     return kind_of(resource).compiles

@@ -22,7 +22,7 @@ def schema_causes(
     *,
     status_only: bool = False,
 ) -> list[Cause]:
-    """Return the violations of its schema in a custom object, but for those of the schema's rules.
+    """Return a custom object's violations of its schema, except those of CEL rules.
 
     Args:
         resource: the object's.

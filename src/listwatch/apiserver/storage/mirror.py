@@ -36,7 +36,7 @@ class Mirror:
         store: the bucket's store.
         source: the bucket.
         version: a name for the objects' version.
-        convert: returns entries in that version; raises the reason if it can't.
+        convert: returns entries in that version; raises an exception if it can't.
         clock: times the retries.
         begin: starts this mirror and those of the other versions, unless they run.
     """
@@ -68,7 +68,7 @@ class Mirror:
         self._ended: list[asyncio.Task[None]] = []
         #: whether the last conversion failed
         self.failing = False
-        #: the next changes are converted one by one, because they can't be together
+        #: number of next changes to convert one by one, after a failure to convert them together
         self._alone = 0
 
     @property

@@ -55,7 +55,7 @@ class SharedQuestion(msgspec.Struct, frozen=True):
     Attributes:
         key: as in `Question`.
         kin: equal for questions that can be asked together.
-        subject: what the question is about.
+        subject: the object of the question.
         size: bytes of the subject.
         ask: calls the webhook; gets the subjects, and returns an answer for each, or raises the
             refusal of the request.

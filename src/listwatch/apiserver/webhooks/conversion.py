@@ -113,7 +113,7 @@ class ConversionWebhook:
     def _checked(
         self, what: str, target: str, index: int, obj: Object, converted: Object
     ) -> Object:
-        """Return one converted object without kind and apiVersion; refuse what must not differ."""
+        """Return one converted object without kind and apiVersion; refuse forbidden changes."""
         version = converted["apiVersion"]
         if version != target:
             raise refusal.server_error(

@@ -1,8 +1,8 @@
-"""What to do next for one service: a state machine without I/O.
+"""Decides the next action for one service: a state machine without I/O.
 
 `step` is the whole policy. The `ServiceController` performs the actions one at a time. `begun`
-returns the state while an action runs, so that a failed or cancelled action leaves what may be
-true; `done` returns the state after it.
+returns the state while an action runs: what may be true if the action fails or is cancelled. `done`
+returns the state after it.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from listwatch.objects import Object
 class Phase(StrEnum):
     """Progress of a service's load balancer."""
 
-    #: As far as known, the provider has nothing, and the service has neither finalizer nor status.
+    #: As far as known, the provider has nothing, and the service has no finalizer and no status.
     ABSENT = "Absent"
     #: Finalizer and status may be written; the provider has nothing.
     CLAIMED = "Claimed"
@@ -47,7 +47,7 @@ EXISTING = frozenset({Phase.PARTIAL, Phase.MADE, Phase.SERVING, Phase.ELSEWHERE}
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A service is tried again in due time, or after a relevant change.
+    """A service is retried after a while, or after a relevant change.
 
     Attributes:
         until: time of the next try, by the clock.
@@ -61,11 +61,11 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What is known of one service's load balancer.
+    """The known state of one service's load balancer.
 
     Attributes:
         phase: its progress.
-        service: the state of the service that it was claimed, begun or made for; None if ABSENT.
+        service: the state of the service for which it was claimed, begun or made; None if ABSENT.
         status: the provider's last status.
         nodes: the nodes it uses.
         written: resource version of the last write to the service.
@@ -87,7 +87,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a state is compared with.
+    """The observations with which a state is compared.
 
     Attributes:
         service: the current service; None if deleted.
@@ -114,7 +114,7 @@ class Seen(msgspec.Struct, frozen=True):
         *,
         check: bool,
     ) -> "Seen":
-        """Return what is seen of a service; if it precedes our last write, that write counts."""
+        """Return the observations of a service; our last write counts if they precede it."""
         seen = Seen(service, nodes, load_balancer_class, check)
         if service is None:
             return seen
@@ -209,7 +209,7 @@ def step(state: State, seen: Seen) -> Action | None:
     if own is not None and (now is None or now.uid != own.uid):
         if state.phase in EXISTING:
             return Remove(own)
-        own, state = None, State()  # its finalizer and status are gone too
+        own, state = None, State()  # its finalizer and status are also gone
     if now is None:
         return None
     if now.is_deleted or not wants_load_balancer(now, seen.load_balancer_class):
@@ -247,7 +247,7 @@ def _keep(state: State, own: Service, now: Service, seen: Seen) -> Action | None
 
 
 def begun(state: State, action: Action) -> State:
-    """Return the state while an action runs: anything it may have done by now."""
+    """Return the state while an action runs: anything that it may have done so far."""
     match action:
         case Claim():
             if state.phase is Phase.ABSENT or _is_another(state, action.service):
@@ -260,7 +260,7 @@ def begun(state: State, action: Action) -> State:
 
 
 def done(state: State, seen: Seen, action: Action, outcome: Outcome) -> tuple[State, Seen]:
-    """Return the state after a successful action, and what is seen then."""
+    """Return the state and the observations after a successful action."""
     match action, outcome:
         case Claim(), Written(version):
             return replace(state, written=version), replace(seen, has_finalizer=True)
@@ -288,7 +288,7 @@ def done(state: State, seen: Seen, action: Action, outcome: Outcome) -> tuple[St
 
 
 def kept(state: State, seen: Seen) -> State | None:
-    """Return what to remember when nothing is left to do; None for nothing."""
+    """Return the state to remember when nothing is left to do; None for nothing."""
     if state.phase is Phase.ABSENT or state.service is None or seen.service is None:
         return None
     return None if state.service.uid != seen.service.uid else replace(state, waiting=None)
@@ -305,7 +305,7 @@ def _is_another(state: State, service: Service) -> bool:
 
 
 def _matters(tried: Object | None, found: Object | None) -> bool:
-    """Return whether a change is a reason to retry at once what has just failed."""
+    """Return whether a change is a reason to retry a failure at once."""
     if tried is None or found is None:
         return tried is not found
     if (tried.meta.deletion_timestamp, tried.uid) != (found.meta.deletion_timestamp, found.uid):

@@ -1,6 +1,6 @@
 """Writes a new controller project.
 
-The files beside this module are a whole project, the example "website"; a new one is the same
+The files next to this module are a whole project, the example "website"; a new project is the same
 with other names.
 """
 
@@ -17,7 +17,7 @@ from listwatch.selector import subdomain_problems
 _NAME = re.compile(r"[a-z]([a-z0-9]{0,39})")
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}")
 
-#: The project's files, as they are named here and there.
+#: The project's files: the name here, and the name in a project.
 _FILES = {
     "controller.py.txt": "controller.py",
     "crd.yaml.txt": "crd.yaml",
@@ -43,7 +43,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     def of(
         cls, name: str, *, group: str, kind: str | None = None, plural: str | None = None
     ) -> Self:
-        """Return the names for a resource, those that are not given made of the first.
+        """Return the names for a resource; missing ones are derived from `name`.
 
         Raises:
             ConfigError: a name that a resource can't have.
