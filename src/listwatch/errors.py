@@ -279,7 +279,7 @@ class QueueClosedError(ListWatchError):
 
 
 class ConfigError(ListWatchError):
-    """A configuration is invalid; the message names the place and the remedy."""
+    """A configuration is invalid; the message names the place and says what to do."""
 
 
 def unwrap(error: BaseException, *, first: bool = False) -> BaseException:

@@ -113,7 +113,7 @@ class AiohttpRequests:
         own: bool = False,
         headers_timeout: float = HEADERS_TIMEOUT,
     ) -> AsyncIterator[Response]:
-        """Send a request. Entering returns the response headers; leaving closes what is not read.
+        """Send a request. Entering returns the response headers; leaving closes an unread body.
 
         Args:
             method: the HTTP method.

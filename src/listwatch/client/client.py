@@ -616,5 +616,5 @@ def _body_of(obj: object, action: str = "") -> Mapping[str, Any]:
 
 
 def _like(sent: Sendable | T, answer: Object) -> Object | T:
-    """Return the server's version of an object in the type of what was sent."""
+    """Return the server's state of an object, in the type of the object that was sent."""
     return cast("T", answer.decode(type(sent))) if is_typed(sent) else answer

@@ -53,7 +53,7 @@ class Connections(Protocol):
     def stream(
         self, url: str, headers: list[tuple[str, str]], *, watch: bool, prompt: bool
     ) -> AbstractAsyncContextManager[Response]:
-        """Get a long response. Entering returns its headers; leaving closes what is not read.
+        """Get a long response. Entering returns its headers; leaving closes an unread body.
 
         Args:
             url: the URL.
@@ -70,7 +70,7 @@ class Connections(Protocol):
     def request(
         self, method: str, url: str, headers: list[tuple[str, str]], body: bytes | None
     ) -> AbstractAsyncContextManager[Response]:
-        """Send a request. Entering returns the response headers; leaving closes what is not read.
+        """Send a request. Entering returns the response headers; leaving closes an unread body.
 
         Raises:
             As `stream`.
@@ -131,7 +131,7 @@ class Pool:
     async def stream(
         self, url: str, headers: list[tuple[str, str]], *, watch: bool, prompt: bool
     ) -> AsyncIterator[Response]:
-        """Get a long response. Entering returns its headers; leaving closes what is not read.
+        """Get a long response. Entering returns its headers; leaving closes an unread body.
 
         Args:
             url: the URL.
@@ -181,7 +181,7 @@ class Pool:
     async def request(
         self, method: str, url: str, headers: list[tuple[str, str]], body: bytes | None
     ) -> AsyncIterator[Response]:
-        """Send a request. Entering returns the response headers; leaving closes what is not read.
+        """Send a request. Entering returns the response headers; leaving closes an unread body.
 
         Raises:
             As `stream`; and `ConfigError` for a proxy that needs an extra.

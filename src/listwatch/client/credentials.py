@@ -84,7 +84,7 @@ class FileReader:
         return self._content
 
     def forget(self) -> None:
-        """Read the file again next time, whatever its modification time."""
+        """Read the file again next time, regardless of its modification time."""
         self._seen = None
 
 

@@ -1,4 +1,4 @@
-"""Proves that a resource is no longer defined; then its whole cache is emptied."""
+"""Proves that a resource is no longer defined, so that its cache can be emptied."""
 
 from collections.abc import Mapping
 from typing import Any, Final

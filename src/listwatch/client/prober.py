@@ -90,7 +90,7 @@ async def try_to_connect(
 ) -> None:
     """Connect, with TLS, and check that the peer keeps the connection for a moment.
 
-    An untrusted certificate is no reason to wait: a request will report it.
+    Does not wait because of an untrusted certificate: a request will report that.
 
     Raises:
         DisconnectedError: nothing listens, or the connection is closed at once.

@@ -14,7 +14,7 @@ MutateBuild: TypeAlias = Callable[[dict[str, Any]], bool]
 class BuildsAPI(Protocol):
     """Builds and pods, in their current state on the server.
 
-    All methods may raise what a client raises, and end promptly when cancelled.
+    All methods may raise a client's exceptions, and end promptly when cancelled.
     """
 
     async def get_build(self, namespace: str, name: str) -> Object | None:

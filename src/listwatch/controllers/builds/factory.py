@@ -49,7 +49,7 @@ class DeleteControllerStatistics(msgspec.Struct, frozen=True):
         queue: its queue.
         reflector: the reflector that feeds the queue.
         handling: the loop that pops the queue.
-        searches: searches for deletions, beside the reflector's own lists.
+        searches: searches for deletions, in addition to the reflector's own lists.
         failed_searches: searches that failed.
     """
 

@@ -32,7 +32,7 @@ class ListWatches:
 
 
 class ServicesAPI(Protocol):
-    """Changes services. May raise what a client raises; ends promptly when cancelled."""
+    """Changes services. May raise a client's exceptions; ends promptly when cancelled."""
 
     async def patch(self, service: Service, patch: Mapping[str, Any]) -> Object | None:
         """Merge a strategic patch into status and metadata of the service of this uid.

@@ -36,7 +36,7 @@ class Phase(StrEnum):
     PARTIAL = "Partial"
     #: The provider has what the service wants; the status may not show it.
     MADE = "Made"
-    #: The status shows it too.
+    #: The status shows it, too.
     SERVING = "Serving"
     #: The provider says that another controller handles the service.
     ELSEWHERE = "Elsewhere"
