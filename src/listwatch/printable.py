@@ -17,8 +17,8 @@ def printable(text: str, limit: int | None = MAX_CHARACTERS, *, keep: str = "") 
 
     Args:
         text: from a server, a file or another program.
-        limit: characters of the result at most; the middle of a longer one is replaced by "…",
-            since the end often says what to do. None for no limit.
+        limit: maximum characters of the result. "…" replaces the middle of a longer one, because
+            the end often says what to do. None for no limit.
         keep: characters that stay although they are not printable, such as "\n" in YAML.
     """
     if limit is not None and len(text) > limit:
