@@ -8,6 +8,7 @@ from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError
 
 if TYPE_CHECKING:
     from listwatch.client.client import Client
+    from listwatch.client.config import Config
     from listwatch.client.http import HTTP, Answer
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -40,6 +41,10 @@ class _FencedHTTP:
         self._guard = guard
         self._clock = clock
         self.stream = http.stream
+
+    @property
+    def config(self) -> "Config":  # asked for by each request, and faster than by name
+        return self._http.config
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._http, name)

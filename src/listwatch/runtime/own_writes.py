@@ -112,7 +112,11 @@ class OwnWrites:
 
     def are_seen(self, writes: Iterable[Write]) -> bool:
         """Return whether every cache already has all of these writes."""
-        return all(_is_seen(write, cache) for write in writes for cache in self._holding(write))
+        for write in writes:
+            for cache in self._holding(write):
+                if not _is_seen(write, cache):
+                    return False
+        return True
 
     async def wait(self, key: str, writes: Sequence[Write]) -> None:
         """Return when every cache has the writes, or at the time limit, which is logged.
@@ -142,16 +146,14 @@ class OwnWrites:
     def _holding(self, write: Write) -> Iterator[Cache]:
         """Yield the caches that have, or should have, the object of a write."""
         target = write.target
+        resource = (target.group, target.plural)
         for cache in self._caches:
             selection = cache.selection
-            if self._resources.get(selection.resource) != (target.group, target.plural):
+            if self._resources.get(selection.resource) != resource:
                 continue
             if selection.namespace is not None and target.namespace != selection.namespace:
                 continue
-            is_selected = write.is_lost or (
-                write.obj is not None and _selects(selection, write.obj)
-            )
-            if is_selected or cache.holds(write.key):
+            if write.is_lost or _selects(selection, write) or cache.holds(write.key):
                 yield cache
 
     async def _wait_for(self, write: Write, cache: Cache) -> None:
@@ -280,17 +282,19 @@ def _is_seen(write: Write, cache: Cache) -> bool:
     return is_comparable(version) and is_comparable(wanted) and not is_older(version, wanted)
 
 
-def _selects(selection: Selection, obj: Object) -> bool:
+def _selects(selection: Selection, write: Write) -> bool:
     """Return whether a cache should have the written object, as far as known."""
+    if not write.answer:
+        return False
+    if not (selection.shard or selection.label_selector or selection.field_selector):
+        return True
+    obj = write.obj
+    assert obj is not None  # noqa: S101 - for the type checker: there is an answer
     if selection.shard is not None and not selection.shard.contains(obj.uid):
         return False
-    if selection.label_selector:
-        labels = parse_label_selector(selection.label_selector)
-        if not select([obj], labels):
-            return False
-    if selection.field_selector:
-        known = {"metadata.name": obj.name, "metadata.namespace": obj.namespace}
-        terms = parse_field_selector(selection.field_selector)
-        # Don't wait if only the server can evaluate a term, unless the object is cached.
-        return all(term.field in known for term in terms.requirements) and terms.matches(known.get)
-    return True
+    if not select([obj], parse_label_selector(selection.label_selector)):
+        return False
+    known = {"metadata.name": obj.name, "metadata.namespace": obj.namespace}
+    terms = parse_field_selector(selection.field_selector)
+    # Don't wait if only the server can evaluate a term, unless the object is cached.
+    return all(term.field in known for term in terms.requirements) and terms.matches(known.get)

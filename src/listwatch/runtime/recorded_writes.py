@@ -3,16 +3,18 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 
 from listwatch.errors import DisconnectedError, FrameError, StatusError
-from listwatch.objects import Object, ObjectDecodeError, ObjectKey, decode_object
+from listwatch.objects import Object, ObjectKey, decode_object
 
 if TYPE_CHECKING:
     from listwatch.client.client import Client
+    from listwatch.client.config import Config
     from listwatch.client.http import HTTP, Answer
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -31,14 +33,14 @@ class WriteTarget(NamedTuple):
     subresource: str
 
 
-class Write(msgspec.Struct, frozen=True, kw_only=True):
+class Write(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A write of a reconcile.
 
     Attributes:
         target: the target; `name` is the object's, even if the server generated it.
         uid: of the object; "" if unknown.
         resource_version: of the written state; "" for a deletion, or if the response was lost.
-        obj: the written state; None if the server did not return it.
+        answer: JSON of the written state; empty if the server did not return it.
         is_deletion: the object was deleted.
         is_gone: the deleted object is completely gone, not terminating.
         is_lost: the response was lost, so it is unknown what was written.
@@ -47,7 +49,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     target: WriteTarget
     uid: str = ""
     resource_version: str = ""
-    obj: Object | None = None
+    answer: bytes = b""
     is_deletion: bool = False
     is_gone: bool = False
     is_lost: bool = False
@@ -59,8 +61,13 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
             target=target._replace(name=obj.name),
             uid=obj.uid,
             resource_version=obj.resource_version,
-            obj=obj,
+            answer=obj.json(),
         )
+
+    @cached_property
+    def obj(self) -> Object | None:
+        """The written state, decoded when somebody asks; None if the server did not return it."""
+        return decode_object(self.answer) if self.answer else None
 
     @property
     def key(self) -> str:
@@ -111,6 +118,10 @@ class _RecordingHTTP:
         self._http = http
         self.stream = http.stream
 
+    @property
+    def config(self) -> "Config":  # asked for by each request, and faster than by name
+        return self._http.config
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._http, name)
 
@@ -146,11 +157,13 @@ class _RecordingHTTP:
 
 def target_of(path: str) -> WriteTarget | None:
     """Return the target of a request's path; None if it is not a resource."""
-    parts = [unquote(part) for part in path.split("/")[1:]]
-    if parts[:1] == ["api"] and len(parts) > 2:
-        group, version, rest = "", parts[1], parts[2:]
-    elif parts[:1] == ["apis"] and len(parts) > 3:
-        group, version, rest = parts[1], parts[2], parts[3:]
+    _, root, *parts = path.split("/")
+    if "%" in path:
+        parts = [unquote(part) for part in parts]
+    if root == "apis" and len(parts) > 2:
+        group, version, *rest = parts
+    elif root == "api" and len(parts) > 1:
+        group, (version, *rest) = "", parts
     else:
         return None
     namespace = ""
@@ -168,7 +181,7 @@ class _Options(msgspec.Struct):
 def _is_dry(
     method: str, subresource: str, query: Iterable[tuple[str, str]], body: bytes | None
 ) -> bool:
-    if any(name == "dryRun" for name, _ in query):
+    if query and any(name == "dryRun" for name, _ in query):
         return True
     if not body or b"dryRun" not in body:
         return False
@@ -185,17 +198,17 @@ def _is_dry(
 
 def _lost(method: str, target: WriteTarget, body: bytes | None) -> Write:
     if method == "POST" and not target.name and body is not None:
-        try:
-            named = msgspec.json.decode(body, type=_Named)
-        except (msgspec.MsgspecError, RecursionError):
-            named = _Named()
-        target = target._replace(name=named.metadata.name or "")
+        target = target._replace(name=_named(body).metadata.name or "")
     return Write(target=target, is_lost=True, is_deletion=method == "DELETE")
 
 
-class _Metadata(msgspec.Struct):
+class _Metadata(msgspec.Struct, rename="camel"):
     name: str | None = None
     uid: str | None = None
+    resource_version: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    finalizers: list[str] | None = None
 
 
 class _Details(msgspec.Struct):
@@ -208,6 +221,17 @@ class _Named(msgspec.Struct):
     details: _Details | None = None
 
 
+_read_named: Final = msgspec.json.Decoder(_Named).decode
+
+
+def _named(body: bytes) -> _Named:
+    """Return what names an object; nothing if the body is something else."""
+    try:
+        return _read_named(body)
+    except (msgspec.MsgspecError, RecursionError):
+        return _Named()
+
+
 class _Deleted(msgspec.Struct):
     items: list[_Named] | None = None
 
@@ -217,39 +241,41 @@ def _written(method: str, target: WriteTarget, body: bytes | None, answer: bytes
         return _deleted(target, answer) if target.name else _deleted_all(target, answer)
     if target.subresource == "eviction":
         return [Write(target=target, is_deletion=True)]
-    try:
-        obj = decode_object(answer)
-    except ObjectDecodeError:
-        obj = None
-    if obj is None or obj.kind == "Status" or not obj.resource_version:
+    named = _named(answer)
+    meta = named.metadata
+    if named.kind == "Status" or not meta.name or not meta.resource_version:
         # A Status instead of the object, or a review, which changes nothing and has no name.
         lost = _lost(method, target, body)
         return [lost] if lost.target.name else []
-    write = Write.of(target, obj)
-    if target.subresource == "scale":
-        return [msgspec.structs.replace(write, obj=None)]
-    if _is_gone(target, obj):
-        return [Write(target=write.target, uid=write.uid, is_deletion=True, is_gone=True)]
-    return [write]
+    target = target._replace(name=meta.name)
+    uid = meta.uid or ""
+    is_whole = target.subresource != "scale"
+    if is_whole and meta.deletion_timestamp is not None and _is_gone(target, meta, answer):
+        return [Write(target=target, uid=uid, is_deletion=True, is_gone=True)]
+    return [
+        Write(
+            target=target,
+            uid=uid,
+            resource_version=meta.resource_version,
+            answer=answer if is_whole else b"",
+        )
+    ]
 
 
-def _is_gone(target: WriteTarget, obj: Object) -> bool:
+def _is_gone(target: WriteTarget, meta: _Metadata, answer: bytes) -> bool:
     """Return whether an update has removed the last finalizer of a terminating object.
 
     The server then deletes the object, but its answer has the version of the previous state.
     """
-    if obj.meta.deletion_timestamp is None or obj.meta.finalizers:
+    if meta.finalizers or meta.deletion_grace_period_seconds:
         return False
-    if target.plural == "namespaces" and (obj.get("spec") or {}).get("finalizers"):
-        return False
-    return not obj["metadata"].get("deletionGracePeriodSeconds")
+    return not (
+        target.plural == "namespaces" and (decode_object(answer)["spec"] or {}).get("finalizers")
+    )
 
 
 def _deleted(target: WriteTarget, answer: bytes) -> list[Write]:
-    try:
-        named = msgspec.json.decode(answer, type=_Named)
-    except (msgspec.MsgspecError, RecursionError):
-        return [Write(target=target, is_deletion=True)]
+    named = _named(answer)
     details = named.details or _Details()
     uid = details.uid if named.kind == "Status" else named.metadata.uid
     return [Write(target=target, uid=uid or "", is_deletion=True)]
