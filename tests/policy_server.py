@@ -1,4 +1,4 @@
-"""A server with the admission policies of a test."""
+"""A server with a test's admission policies."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ ALL_MAPS = {
         }
     ]
 }
-#: The kind of parameters that most tests have.
+#: The kind of parameters in most tests.
 OF_MAPS = {"apiVersion": "v1", "kind": "ConfigMap"}
 
 
 class Noted:
-    """Keeps what an audit would say of each request."""
+    """Record the audit annotations of each request."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, str]] = []
@@ -41,7 +41,7 @@ class Noted:
 
 
 class Policies:
-    """A server, and the policies that a test gives it."""
+    """A server and its policies."""
 
     def __init__(self, server: EmbeddedAPIServer, client: Client) -> None:
         self.client = client
@@ -50,7 +50,7 @@ class Policies:
         self._number = 0
 
     async def validate(self, *validations: Any, **parts: Any) -> None:
-        """Make a validating policy and a binding; a validation may be an expression alone."""
+        """Create a validating policy and a binding; a validation may be just an expression."""
         spec = {
             "matchConstraints": ALL_MAPS,
             "validations": [
@@ -61,7 +61,7 @@ class Policies:
         await self._make("validating", spec, binding, parts)
 
     async def mutate(self, *mutations: Any, **parts: Any) -> None:
-        """Make a mutating policy and a binding; what begins with a bracket is a JSON patch."""
+        """Create a mutating policy and a binding; an expression in brackets is a JSON patch."""
         spec = {
             "matchConstraints": {
                 "resourceRules": [
@@ -89,7 +89,7 @@ class Policies:
         await self.client.create(f"{GROUP}/{kind}admissionpolicybindings", f"b-{name}", spec=bound)
 
     async def refused(self, name: str = "a", *, code: int = 422, **fields: Any) -> str:
-        """Try to make a ConfigMap; returns why that is refused."""
+        """Try to create a ConfigMap, and return the reason for its refusal."""
         body = {"metadata": {"name": name}, **fields}
         status = await self.client.call("POST", MAPS, body, expect=code)
         assert status["details"]["causes"][0]["message"] in status["message"]
@@ -97,5 +97,5 @@ class Policies:
         return message.partition(" denied request: ")[2]
 
     async def made(self, name: str = "a", **fields: Any) -> Any:
-        """Make a ConfigMap."""
+        """Create a ConfigMap."""
         return await self.client.create(MAPS, name, **fields)

@@ -65,7 +65,7 @@ async def test_questions_that_are_there_together_are_asked_together() -> None:
 
 
 class _Translator:
-    """Answers many questions in one call, and records the calls."""
+    """Answer many questions in one call, and record the calls."""
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []

@@ -139,7 +139,7 @@ async def test_lists_survive_a_webhook_that_breaks_after_the_objects_were_writte
 
 
 async def _reviews(hooks: WebhookServer, client: Client, number: int) -> list[int]:
-    """Define a converted resource of some objects; return a record of the reviews' sizes."""
+    """Create objects of a converted resource; return a list of the sizes of its reviews."""
     sizes: list[int] = []
 
     def convert(request: Object) -> Object:

@@ -27,7 +27,7 @@ class _World:
         self.store = Storage(self.clock)
         self.bucket = self.store.bucket("widgets")
         self.broken = False
-        #: names of objects that can't be converted
+        #: Names of objects that can't be converted.
         self.refused: set[str] = set()
         self.asked: list[list[str]] = []
         self.told: list[tuple[StoredChangeType, str, int]] = []

@@ -121,7 +121,7 @@ async def test_a_policy_that_is_long_to_compile_is_made_and_holds_up_nobody(clie
 
 
 def definition(rule: str) -> dict[str, Any]:
-    """Return the definition of widgets, whose spec has a rule."""
+    """Return the definition of widgets with a rule for their spec."""
     numbers = {"type": "array", "maxItems": 200, "items": {"type": "integer"}}
     spec = {
         "type": "object",
@@ -155,7 +155,7 @@ WIDGETS = "/apis/example.com/v1/widgets"
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """A record of the work that was done in threads."""
+    """The functions that ran in threads."""
     record: list[object] = []
     to_thread = asyncio.to_thread
 
@@ -183,7 +183,7 @@ async def test_rules_that_are_long_to_compile_are_compiled_in_threads(
 ) -> None:
     await define(client, "!has(self.a) || self.a != 'x'" + " && true" * 2_000)
     assert len(threads) == 1
-    # the first write compiles them for all
+    # The first write compiles them for all later ones.
     await client.call("POST", WIDGETS, widget("a", a="y"), expect=201)
     assert len(threads) == 2
     await client.call("POST", WIDGETS, widget("b", a="x"), expect=422)
@@ -223,7 +223,7 @@ async def test_rules_that_take_long_are_evaluated_in_a_thread(
 
 
 def conditional(expression: str) -> dict[str, Any]:
-    """Return a configuration of a webhook that nobody serves, with a match condition."""
+    """Return the configuration of an unreachable webhook with a match condition."""
     hook = {
         "name": "a.example.com",
         "clientConfig": {"url": "https://127.0.0.1:1/"},
@@ -244,7 +244,7 @@ async def test_conditions_of_a_webhook_that_are_long_are_compiled_in_threads(
     condition = "object.metadata.name == 'x'" + " && true" * 2_000
     await client.call("POST", HOOKS, conditional(condition), expect=201)
     assert len(threads) == 1
-    # the first write compiles them for all
+    # The first write compiles them for all later ones.
     await client.create(MAPS, "a")
     assert len(threads) == 2
     await client.call("POST", MAPS, {"metadata": {"name": "x"}}, expect=500)

@@ -1,4 +1,4 @@
-"""A shared informer and its source in memory, and a handler that records changes."""
+"""A shared informer with an in-memory source, and a handler that records changes."""
 
 import asyncio
 from collections.abc import Mapping

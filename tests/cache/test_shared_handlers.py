@@ -1,4 +1,4 @@
-"""Many handlers of one watch and one cache."""
+"""Many handlers share one watch and one cache."""
 
 import asyncio
 import threading
@@ -48,20 +48,20 @@ async def test_a_late_handler_is_told_the_cache_and_then_what_comes() -> None:
 
 
 async def test_a_handler_that_joins_during_a_relist_has_no_gap_and_no_repetition() -> None:
-    """No handler can join between the swap of the store and the delivery."""
+    """A handler that is added between the store's replacement and the delivery joins later."""
     scene = Scene(*(pod(f"p{i:03}") for i in range(300)))
     recorders: list[Recorder] = []
 
     class Joining(FakeClock):
         async def sleep(self, seconds: float) -> None:
-            # the test needs this moment
+            # private: the store is ahead of the delivery
             if scene.informer._cache.processor._writing and len(recorders) < 5:
                 recorders.append(Recorder())
                 scene.informer.add_handler(recorders[-1])
             await super().sleep(seconds)
 
         def now(self) -> float:
-            self._now += 0.003  # work takes time
+            self._now += 0.003  # as if work took time
             return super().now()
 
     clock = Joining()

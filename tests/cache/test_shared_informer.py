@@ -1,4 +1,4 @@
-"""The life of a shared informer, and what its users can wait for."""
+"""A shared informer: iteration, waits, start and end, transforms, decoders and statistics."""
 
 import asyncio
 from contextlib import aclosing

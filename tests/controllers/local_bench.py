@@ -1,4 +1,4 @@
-"""A local provider on real sockets, with time on a fake clock."""
+"""A local provider with real sockets and a fake clock."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ Address = tuple[str, int]
 
 
 class Bench:
-    """A provider with what tests need around it."""
+    """A local provider with its clock, pool, endpoints and servers."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = FakeClock()

@@ -1,4 +1,4 @@
-"""Resources in memory whose watches lag, and a server for the writes of a reconciler."""
+"""In-memory resources whose watches lag, and a server for a reconciler's writes."""
 
 import asyncio
 import json
@@ -93,7 +93,7 @@ class Server:
         if method == "DELETE":
             answer = self._delete(source, target)
         elif "deletionTimestamp" in obj["metadata"] and not obj["metadata"].get("finalizers"):
-            # An object that nothing keeps any more: the answer has the version before.
+            # Nothing keeps the object: the server deletes it and answers with its previous version.
             before = source.objects[f"ns/{target.name}"]
             source.delete(before)
             obj["metadata"]["resourceVersion"] = before.resource_version
@@ -122,7 +122,7 @@ class Server:
 
 
 class Reader:
-    """The client that reads the result of writes whose answers were lost."""
+    """The client that reads objects after writes whose answers were lost."""
 
     def __init__(self, world: "LaggingWorld") -> None:
         self._world = world

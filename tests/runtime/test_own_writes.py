@@ -464,7 +464,7 @@ async def test_a_name_that_another_object_got_at_once_is_not_waited_for() -> Non
     children = world.source("children")
     children.add(widget("c"))
     reconciler = world.reconciler.for_("parents").reads("children")
-    http = recording_http(Canned({"kind": "Status"}))  # it names no uid
+    http = recording_http(Canned({"kind": "Status"}))  # without a uid
 
     @reconciler
     async def reconcile(key: str) -> None:
@@ -491,7 +491,7 @@ async def test_a_name_that_another_object_got_at_once_is_not_waited_for() -> Non
 
 
 async def test_a_cache_with_a_selector_is_waited_for_although_newer_objects_exist() -> None:
-    """The object that was created has a generated name: it may be any that the cache lacks."""
+    """The created object has a generated name: it may be any object that the cache lacks."""
     world = LaggingWorld(lag=5.0)
     world.source("parents").add(widget("p"))
     reconciler = world.reconciler.for_("parents").reads("children", label_selector="app=web")
@@ -603,7 +603,7 @@ async def test_a_server_that_does_not_tell_is_asked_again_until_the_time_limit(
 
 
 class Opaque:
-    """A cache of a server whose resource versions are no numbers."""
+    """A cache whose resource versions are not numbers."""
 
     selection = Selection("children")
     resource_version = "x"

@@ -1,4 +1,4 @@
-"""What a reconcile writes is recorded, as far as the requests and their answers tell."""
+"""The writes of a reconcile, recorded from requests and answers."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The server of the tests of policies."""
+"""A server for tests of policies."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Which policies apply to a request, and what they may cost."""
+"""Which policies apply to a request, and the limits of their cost."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.admission.validating_policies import ValidatingPolicy
 from policy_server import ALL_MAPS, GROUP, Policies
 
-#: What an expression may cost takes about a second; so many elements cost more.
+#: Three nested loops over so many elements exceed the cost limit of an expression.
 HUNDREDS = "[" + ",".join(["1"] * 300) + "]"
 
 

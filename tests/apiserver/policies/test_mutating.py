@@ -1,4 +1,4 @@
-"""MutatingAdmissionPolicies: what they change."""
+"""Changes that MutatingAdmissionPolicies make."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is refused of a policy and its binding."""
+"""Validation of policies and their bindings."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The types in a policy are checked, and its status shows what does not fit."""
+"""A policy's expressions are type-checked, and its status shows the mismatches."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ OF_DEPLOYMENTS = {
 
 
 async def status_of(client: Client, name: str = "p1", generation: int = 1) -> Any:
-    """Return the status of a policy, once its controller has seen that generation."""
+    """Return the status of a policy once its controller has observed the generation."""
     for _ in range(100):
         found = await client.call("GET", f"{GROUP}/validatingadmissionpolicies/{name}")
         if found.get("status", {}).get("observedGeneration") == generation:
@@ -46,7 +46,7 @@ async def test_the_status_tells_which_expressions_do_not_fit_the_types(policies:
         "spec.validations[2].messageExpression",
         "spec.validations[3].expression",
     ]
-    # a StatefulSet can't be paused; a Deployment can
+    # only a Deployment can be paused
     assert found[0]["warning"] == (
         "apps/v1, Kind=StatefulSet: ERROR: <input>:1:12: undefined field 'paused'\n"
         " | object.spec.paused == true\n"

@@ -1,4 +1,4 @@
-"""ValidatingAdmissionPolicies: what they refuse, warn of and note, and for which parameters."""
+"""ValidatingAdmissionPolicies: refusals, warnings, audit annotations and parameters."""
 
 import json
 from typing import Any

@@ -39,7 +39,7 @@ async def test_health_checks_find_the_dead_and_the_recovered() -> None:
         async def after_a_check(failed: int) -> None:
             await it.clock.advance(10)
             await eventually(lambda: it.provider.statistics().failed_backends == failed)
-            # The checks' task sleeps again, so that the next advance reaches it.
+            # Let the checks' task sleep again, so the next advance wakes it.
             await asyncio.sleep(0.01)
 
         await after_a_check(1)
@@ -76,7 +76,7 @@ async def test_node_ports_are_checked_at_the_services_health_port() -> None:
 
 
 async def http_server(stack: AsyncExitStack, answer: Callable[[str], str]) -> Address:
-    """Serve HTTP; the answer is what follows "HTTP/1.0 " for a path."""
+    """Serve HTTP/1.0; `answer` returns the status line and headers for a path."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readline()).decode().split(" ")[1]
@@ -96,10 +96,10 @@ async def test_nodes_get_a_share_for_each_of_their_endpoints() -> None:
         local: dict[str, Any] = {"externalTrafficPolicy": "Local", "healthCheckNodePort": at[1]}
         service = make_service(ports=[tcp(nodePort=30_000)], **local)
         await it.ensure(service, Node("n", "", ("127.0.0.1",)))
-        # the sockets, to fail them
+        # No public attribute shows the listeners.
         (listener,) = it.provider._balancers[service.uid].listeners.values()
         told: list[Any] = []
-        listener.balancer.set_weights = told.append  # type: ignore[assignment, method-assign]  # to see what comes
+        listener.balancer.set_weights = told.append  # type: ignore[assignment, method-assign]  # to see the weights
         await it.clock.advance(10)
         await eventually(lambda: bool(told))
         assert told == [{Backend("127.0.0.1", 30_000): 7}]
@@ -168,7 +168,7 @@ async def test_a_new_service_goes_round_an_address_whose_port_is_taken() -> None
             host, _ = await it.ensure(make_service(ports=[tcp(port)]))
             assert host != first
             assert len(it.pool) == 1
-            # An address that clients know is waited for.
+            # A known address is not replaced.
             known = LoadBalancerStatus((Ingress(ip=first),))
             with pytest.raises(ProviderError, match="another program"):
                 await it.ensure(make_service("known", ports=[tcp(port)], status=known))

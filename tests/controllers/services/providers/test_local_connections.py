@@ -25,7 +25,7 @@ from listwatch.testing.waiting import eventually
 
 
 async def test_both_directions_end_on_their_own() -> None:
-    """A client that has said all still gets the answer that is to come."""
+    """A client that half-closes its connection still gets the response."""
     async with bench() as it:
         heard = asyncio.Event()
 
@@ -71,7 +71,7 @@ async def test_what_one_side_does_not_read_is_held_back() -> None:
         async with asyncio.timeout(20):
             while before != (before := it.provider.statistics().traffic.bytes_in):  # noqa: ASYNC110 - it never ends by itself
                 await asyncio.sleep(0.1)
-        # The rest waits at the client: the kernel's buffers and ours are full.
+        # The kernel's and the provider's buffers are full; the rest waits at the client.
         assert before < size / 2
         reading.set()
         writer.write_eof()
@@ -224,7 +224,7 @@ async def test_leaving_ends_every_connection_and_timer() -> None:
 
 
 async def test_what_a_client_says_before_its_backend_is_there_arrives_first() -> None:
-    """The client has sent all and half-closed before the first backend refused."""
+    """The client sends everything and half-closes before the first backend refuses."""
     async with bench() as it:
         heard: list[bytes] = []
 
@@ -249,7 +249,7 @@ async def test_what_a_client_says_before_its_backend_is_there_arrives_first() ->
 async def test_a_client_that_goes_while_its_backend_is_sought_leaves_nothing() -> None:
     async with bench() as it:
         service = make_service(ports=[tcp()])
-        # Nobody answers there: the connection hangs until its time-out.
+        # A full backlog: connections hang until their time-out.
         with socket.socket() as full:
             full.bind(("127.0.0.1", 0))
             full.listen(0)
