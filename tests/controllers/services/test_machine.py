@@ -280,3 +280,29 @@ def test_what_failed_waits_until_its_time_or_a_change_that_matters() -> None:
 def test_an_outcome_that_no_action_has_is_a_mistake() -> None:
     with pytest.raises(TypeError, match="does not end with"):
         done(State(), Seen(of()), Claim(of()), Finished())
+
+
+@pytest.mark.parametrize(
+    ("cached", "written", "own_write_counts"),
+    [
+        ("9", "10", True),
+        ("10", "10", False),
+        ("11", "10", False),
+        ("9", "", False),
+        # No numbers, or none that Python reads: the cached state counts.
+        ("x", "10", False),
+        ("9", "²", False),
+        ("9" * 5000, "9" * 5001, True),
+    ],
+    ids=lambda value: str(value)[:8],
+)
+def test_the_last_write_counts_until_the_cache_has_it(
+    cached: str, written: str, *, own_write_counts: bool
+) -> None:
+    value = service("web")
+    value["metadata"]["resourceVersion"] = cached
+    status = LoadBalancerStatus((Ingress(ip="192.0.2.1"),))
+    state = State(written=written, status=status)
+    seen = Seen.of(Service.of(Object.from_dict(value)), state, NODES, None, check=False)
+    assert seen.has_finalizer == own_write_counts
+    assert seen.status == (status if own_write_counts else LoadBalancerStatus())

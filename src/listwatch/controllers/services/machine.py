@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from listwatch.cache.reflector_machine import is_older
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.service import (
     InvalidServiceError,
@@ -118,7 +119,7 @@ class Seen(msgspec.Struct, frozen=True):
         seen = Seen(service, nodes, load_balancer_class, check)
         if service is None:
             return seen
-        if _is_older(service.object.resource_version, state.written):
+        if is_older(service.object.resource_version, state.written):
             return replace(seen, has_finalizer=True, status=state.status)
         return replace(seen, has_finalizer=service.has_finalizer, status=service.status)
 
@@ -126,46 +127,36 @@ class Seen(msgspec.Struct, frozen=True):
 # --- Actions -------------------------------------------------------------------------------------
 
 
-class Claim(msgspec.Struct, frozen=True):
+class _OfService(msgspec.Struct, frozen=True):
+    service: Service
+
+
+class Claim(_OfService, frozen=True):
     """Write the finalizer."""
 
-    service: Service
 
-
-class Ensure(msgspec.Struct, frozen=True):
+class Ensure(_OfService, frozen=True):
     """Let the provider create or update the load balancer."""
 
-    service: Service
 
-
-class WriteStatus(msgspec.Struct, frozen=True):
+class WriteStatus(_OfService, frozen=True):
     """Write the provider's status into the service's."""
 
-    service: Service
 
-
-class Check(msgspec.Struct, frozen=True):
+class Check(_OfService, frozen=True):
     """Ask the provider whether the load balancer exists."""
 
-    service: Service
 
-
-class UpdateNodes(msgspec.Struct, frozen=True):
+class UpdateNodes(_OfService, frozen=True):
     """Give the provider other nodes."""
 
-    service: Service
 
-
-class Remove(msgspec.Struct, frozen=True):
+class Remove(_OfService, frozen=True):
     """Let the provider remove anything it may have."""
 
-    service: Service
 
-
-class Release(msgspec.Struct, frozen=True):
+class Release(_OfService, frozen=True):
     """Remove finalizer and status."""
-
-    service: Service
 
 
 Action: TypeAlias = Claim | Ensure | WriteStatus | Check | UpdateNodes | Remove | Release
@@ -251,7 +242,7 @@ def begun(state: State, action: Action) -> State:
     match action:
         case Claim():
             if state.phase is Phase.ABSENT or _is_another(state, action.service):
-                return replace(State(), phase=Phase.CLAIMED, service=action.service)
+                return State(phase=Phase.CLAIMED, service=action.service)
             return state
         case Ensure() | Remove() | UpdateNodes():
             return replace(state, phase=Phase.PARTIAL, service=action.service)
@@ -281,7 +272,7 @@ def done(state: State, seen: Seen, action: Action, outcome: Outcome) -> tuple[St
             phase = state.phase if found else Phase.PARTIAL
             return replace(state, phase=phase), replace(seen, check=False)
         case Remove(), _:
-            state = replace(State(), phase=Phase.CLAIMED, service=action.service)
+            state = State(phase=Phase.CLAIMED, service=action.service)
             return state, seen
         case _:
             raise TypeError(f"{action} does not end with {outcome}")
@@ -314,8 +305,3 @@ def _matters(tried: Object | None, found: Object | None) -> bool:
         return needs_update(Service.of(tried), Service.of(found))
     except InvalidServiceError:
         return tried.resource_version != found.resource_version
-
-
-def _is_older(version: str, than: str) -> bool:
-    """Return whether a state precedes a write; versions are numbers (KEP-5504)."""
-    return version.isdigit() and than.isdigit() and int(version) < int(than)
