@@ -8,9 +8,11 @@ import pytest
 
 from listwatch.cache.factory import Selection
 from listwatch.cache.handlers import HandlerFuncs
+from listwatch.cache.list_watch import BOOKMARK, WatchEvent
 from listwatch.clock import FakeClock
 from listwatch.errors import DisconnectedError
 from listwatch.runtime.caches import STALE_SECONDS, Cache, Caches
+from listwatch.runtime.metrics import Measured, collect
 from listwatch.testing.fake_controller_source import SILENCE, FakeControllerSource
 
 
@@ -121,3 +123,26 @@ def test_a_cache_is_there_once_the_manager_has_started() -> None:
         _ = caches.of(Selection("pods")).indexer
     with pytest.raises(RuntimeError, match="once the manager has started"):
         _ = caches.factory
+
+
+@pytest.mark.parametrize(
+    ("version", "value"),
+    [("7", 7.0), ("9" * 5000, 999_999_999_999_999.0), ("x", None)],
+    ids=["short", "long", "no number"],
+)
+async def test_the_metric_of_a_version_has_its_last_15_digits(
+    version: str, value: float | None
+) -> None:
+    world = World()
+    world.source.add(pod("a"))
+    async with world.running():
+        world.source.send(WatchEvent(BOOKMARK, resource_version=version))
+        await world.clock.advance(1)
+        sources = Measured(list, lambda: [world.cache], lambda: None, lambda: None)
+        found = [
+            sample.value
+            for family in collect(sources)
+            for sample in family.samples
+            if sample.name == "informer_store_resource_version"
+        ]
+    assert found == ([] if value is None else [value])
