@@ -22,11 +22,9 @@ from listwatch.controllers.services.metrics import collect, collect_load_balance
 from listwatch.controllers.services.provider import LoadBalancerProvider
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.endpoints import SERVICE_NAME
-from listwatch.controllers.services.providers.haproxy import (
-    OLD_WORKER_SECONDS,
-    HAProxyProvider,
-)
+from listwatch.controllers.services.providers.haproxy import HAProxyProvider
 from listwatch.controllers.services.providers.haproxy_process import require_program
+from listwatch.controllers.services.providers.haproxy_supervisor import OLD_WORKER_SECONDS
 from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.providers.pool_file import PoolFile
 from listwatch.controllers.services.providers.pools import PoolError

@@ -57,7 +57,7 @@ async def running(slices: Slices, drain_seconds: float = 30) -> AsyncIterator[HA
 
 def haproxy_of(provider: HAProxyProvider) -> HAProxyProcess:
     """Return the HAProxy process, which is private, to inject faults."""
-    return provider._haproxy
+    return provider._haproxy.process
 
 
 async def one_service(
@@ -337,7 +337,7 @@ async def test_its_figures_go_on_over_a_reload() -> None:
             assert await ask(address) == "one hello"
 
         async def are_counted() -> bool:
-            await provider._read_traffic()
+            await provider._haproxy.read_traffic()
             traffic = provider.figures().load_balancers[0].traffic
             return traffic.accepted >= asked and traffic.bytes_in >= asked * len("hello\n")
 
@@ -396,7 +396,7 @@ async def test_a_backend_that_is_down_stays_so_over_a_reload() -> None:
         _, address = await one_service(provider, slices, one, gone)
 
         async def is_known() -> bool:
-            await provider._read_traffic()
+            await provider._haproxy.read_traffic()
             return provider.figures().load_balancers[0].failed_backends == 1
 
         await eventually(is_known, "the backend that is down")

@@ -12,7 +12,7 @@ import pytest
 
 from controllers.published import Slices
 from controllers.services.providers.test_haproxy import haproxy_of, one_service, running
-from listwatch.controllers.services.providers import haproxy
+from listwatch.controllers.services.providers import haproxy_supervisor
 from listwatch.controllers.services.providers.haproxy_process import HAProxyError
 from listwatch.testing.load_balancer_conformance import (
     ask,
@@ -147,7 +147,7 @@ async def test_a_change_while_haproxy_is_started_again_waits_for_it() -> None:
 async def test_a_change_is_refused_in_words_where_haproxy_does_not_start_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(haproxy, "RELOAD_SECONDS", 1.5)
+    monkeypatch.setattr(haproxy_supervisor, "RELOAD_SECONDS", 1.5)
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
         service, _ = await one_service(provider, slices, one)
@@ -170,8 +170,8 @@ import asyncio, os, signal
 from listwatch.controllers.services.providers.haproxy import HAProxyProvider
 async def main():
     async with HAProxyProvider(backends="node-ports") as provider:
-        # the program, by its process
-        print(provider._haproxy.directory, provider._haproxy.process.pid, flush=True)
+        program = provider._haproxy.process
+        print(program.directory, program.process.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """

@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Final, Self
+from typing import Self
 
 import msgspec
 
@@ -31,21 +31,18 @@ from listwatch.controllers.services.providers.frontend import (
     status_of,
 )
 from listwatch.controllers.services.providers.haproxy_config import (
+    Assignment,
     Frontend,
-    Settings,
     Slot,
-    render,
 )
 from listwatch.controllers.services.providers.haproxy_process import (
-    RELOAD_SECONDS,
     HAProxyError,
     HAProxyProcess,
     require_program,
 )
-from listwatch.controllers.services.providers.haproxy_state import kept_states
-from listwatch.controllers.services.providers.haproxy_traffic import (
-    TRAFFIC_SECONDS,
-    HAProxyTraffic,
+from listwatch.controllers.services.providers.haproxy_supervisor import (
+    OLD_WORKER_SECONDS,
+    HAProxySupervisor,
 )
 from listwatch.controllers.services.providers.listening import Rules, bind
 from listwatch.controllers.services.providers.pool_provider import (
@@ -58,10 +55,6 @@ from listwatch.controllers.services.providers.udp import UDPListener
 from listwatch.controllers.services.service import LoadBalancerStatus, Service, ServicePort
 
 _logger = logging.getLogger(__name__)
-
-
-#: Default of `HAProxyProvider(old_worker_seconds=)`.
-OLD_WORKER_SECONDS: Final = 4 * 3600.0
 
 
 class HAProxyStatistics(msgspec.Struct, frozen=True):
@@ -123,37 +116,32 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(pool, backends=backends, endpoint_slices=endpoint_slices, clock=clock)
-        self._health_check_seconds = health_check_seconds
         self._drain_seconds = drain_seconds
-        self._old_worker_seconds = old_worker_seconds
         self._binary = binary
-        self._haproxy: HAProxyProcess  # set on entering
-        # One change at a time; changes that wait for it are included in the next.
-        self._changing = asyncio.Lock()
-        self._up = asyncio.Event()
-        self._wanted = self._applied = 0
-        # HAProxy may not know some assigned slots: the next change must write a configuration.
-        self._is_unsure = False
+        self._haproxy = HAProxySupervisor(
+            self._frontends,
+            check_seconds=health_check_seconds,
+            old_worker_seconds=old_worker_seconds,
+            clock=self._clock,
+        )
         self._dirty: set[str] = set()
         self._news = asyncio.Event()
-        self._reloads = self._runtime_changes = self._restarts = 0
         self._shortages = ShortageLog(self._clock)
-        self._traffic = HAProxyTraffic()
 
     # --- Life ---
 
     async def _begin(self, stack: AsyncExitStack) -> None:
         found = require_program(self._binary)
         directory = stack.enter_context(private_directory("listwatch-haproxy-"))
-        self._haproxy = HAProxyProcess(found, directory, self._clock)
-        stack.push_async_callback(self._haproxy.end)
-        await self._start()
+        process = HAProxyProcess(found, directory, self._clock)
+        stack.push_async_callback(process.end)
+        await self._haproxy.start(process)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        _ = self._spawn(self._keep_running())
+        _ = self._spawn(self._haproxy.keep_running())
         _ = self._spawn(self._follow_endpoints())
-        _ = self._spawn(self._follow_traffic())
+        _ = self._spawn(self._haproxy.follow_traffic())
         return self
 
     def _end(self) -> None:
@@ -161,40 +149,11 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             _close(balancer.datagrams.values())
         super()._end()
 
-    async def _start(self) -> None:
-        self._haproxy.state_file.unlink(missing_ok=True)  # left by the previous process
-        # The file may contain a change that did not take effect.
-        self._haproxy.write(self._configuration(self._applied))
-        await self._haproxy.start(self._applied)
-        self._up.set()
-
-    async def _until_up(self) -> None:
-        """Wait while HAProxy is being restarted, but not for a running change."""
-        try:
-            async with self._clock.timeout(RELOAD_SECONDS):
-                await self._up.wait()
-        except TimeoutError:
-            raise HAProxyError(
-                f"haproxy exited and did not start again within {RELOAD_SECONDS:g} s"
-            ) from None
-
-    async def _keep_running(self) -> None:
-        while True:
-            code = await self._haproxy.ended()
-            self._up.clear()
-            _logger.error("haproxy exited with code %s and is being restarted", code)
-            self._restarts += 1
-            await self._clock.sleep(RESTART.delay(0))
-            async with self._changing:
-                try:
-                    await self._start()
-                except (HAProxyError, OSError) as error:
-                    _logger.error("haproxy does not start: %s", error)  # noqa: TRY400 - the message is enough
-
     def statistics(self) -> HAProxyStatistics:
         """Return current statistics."""
+        made = self._haproxy
         return HAProxyStatistics(
-            len(self._balancers), self._reloads, self._runtime_changes, self._restarts
+            len(self._balancers), made.reloads, made.runtime_changes, made.restarts
         )
 
     def figures(self) -> ProviderFigures:
@@ -203,21 +162,21 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             self._figures(),
             shortages=self._shortages.count,
             counters={
-                "reloads": self._reloads,
-                "runtime_changes": self._runtime_changes,
-                "restarts": self._restarts,
+                "reloads": self._haproxy.reloads,
+                "runtime_changes": self._haproxy.runtime_changes,
+                "restarts": self._haproxy.restarts,
             },
-            problem="" if self._up.is_set() else "haproxy is being restarted",
+            problem="" if self._haproxy.is_up else "haproxy is being restarted",
         )
 
     def _figures_of(self, balancer: _LoadBalancer) -> LoadBalancerFigures:
         names = [frontend.name for frontend in balancer.frontends.values()]
         datagrams = balancer.datagrams.values()
-        traffic = [self._traffic.total(name) for name in names]
+        traffic = [self._haproxy.traffic.total(name) for name in names]
         traffic += [listener.statistics() for listener in datagrams]
         slots = [slot for one in balancer.frontends.values() for slot in one.slots]
         backends = sum(slot.backend is not None and not slot.draining for slot in slots)
-        failed = sum(self._traffic.failed(name) for name in names)
+        failed = sum(self._haproxy.traffic.failed(name) for name in names)
         return LoadBalancerFigures(
             namespace=balancer.service.object.namespace,
             name=balancer.service.object.name,
@@ -226,22 +185,6 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             failed_backends=failed + sum(len(one.balancer.failed) for one in datagrams),
             traffic=sum(traffic, Traffic()),
         )
-
-    async def _follow_traffic(self) -> None:
-        while True:
-            await self._clock.sleep(TRAFFIC_SECONDS)
-            if self._up.is_set():
-                await self._read_traffic()
-
-    async def _read_traffic(self) -> None:
-        try:
-            text = await self._haproxy.ask("runtime.sock", ["show stat"])
-        except (OSError, HAProxyError) as error:
-            _logger.debug(
-                "haproxy returned no statistics: %s", error
-            )  # a reload or restart is under way
-            return
-        self._traffic.read(text)
 
     # --- The provider's interface ---
 
@@ -323,13 +266,9 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         if before is not None and not _needs_reload(before, balancer):
             await self._change_backends(balancer)
             return
-        self._set_datagram_backends(balancer)
-        for key, frontend in balancer.frontends.items():
-            change = frontend.assign(self._backends(balancer, balancer.ports[key]))
-            for number in change.drained:
-                _ = self._spawn(self._drain(balancer.service.uid, key, number))
+        _ = self._assign(balancer)
         if balancer.frontends or (before is not None and before.frontends):
-            await self._reload()
+            await self._haproxy.reload()
 
     async def ensure_deleted(self, cluster: str, service: Service) -> None:  # noqa: ARG002 - as above
         """Close a service's ports; its connections continue until they end."""
@@ -339,7 +278,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         self._put(service, None)
         try:
             if balancer.frontends:
-                await self._reload()
+                await self._haproxy.reload()
         except BaseException:
             self._put(service, balancer)
             raise
@@ -359,10 +298,6 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         )
         await listener.open()
         return listener
-
-    def _set_datagram_backends(self, balancer: _LoadBalancer) -> None:
-        for (_, port), listener in balancer.datagrams.items():
-            listener.set_backends(self._backends(balancer, balancer.ports["UDP", port]))
 
     # --- Making ---
 
@@ -410,40 +345,36 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
 
     async def _change_backends(self, balancer: _LoadBalancer) -> None:
         """Apply the current backends, through the runtime API if there are free slots."""
-        self._set_datagram_backends(balancer)
-        commands: list[str] = []
-        grown = False
+        changes = self._assign(balancer)
+        if any(change.grown for change in changes):
+            await self._haproxy.reload()
+        else:
+            await self._haproxy.change([line for one in changes for line in one.commands])
+
+    def _assign(self, balancer: _LoadBalancer) -> list[Assignment]:
+        """Give each port its current backends; return what HAProxy must be told."""
+        for (_, port), listener in balancer.datagrams.items():
+            listener.set_backends(self._backends(balancer, balancer.ports["UDP", port]))
+        changes = []
         for key, frontend in balancer.frontends.items():
             change = frontend.assign(self._backends(balancer, balancer.ports[key]))
-            commands += change.commands
-            grown = grown or change.grown
+            changes.append(change)
             for number in change.drained:
                 _ = self._spawn(self._drain(balancer.service.uid, key, number))
-        if grown or self._is_unsure:
-            await self._reload()
-        elif commands:
-            try:
-                await self._until_up()
-                async with self._changing:
-                    self._haproxy.write(self._configuration(self._applied))
-                    await self._haproxy.tell(commands)
-            except BaseException:
-                self._is_unsure = True
-                raise
-            self._runtime_changes += 1
+        return changes
 
     async def _drain(self, uid: str, key: PortKey, number: int) -> None:
         """End the connections of a removed backend after the drain time; then free its slot."""
         await self._clock.sleep(self._drain_seconds)
-        async with self._changing:
+        async with self._haproxy.changing:
             balancer = self._balancers.get(uid)
             frontend = None if balancer is None else balancer.frontends.get(key)
             if frontend is None or not frontend.slots[number].draining:
                 return  # the port is gone, or the backend has returned
-            server = frontend.server(number)
+            server, process = frontend.server(number), self._haproxy.process
             try:
-                await self._haproxy.tell([f"shutdown sessions server {server}"])
-                await self._haproxy.end_sessions([server], await self._haproxy.old_workers())
+                await process.tell([f"shutdown sessions server {server}"])
+                await process.end_sessions([server], await process.old_workers())
             except (HAProxyError, OSError) as error:
                 _logger.warning("connections of a removed backend were not closed: %s", error)
             frontend.slots[number] = Slot()
@@ -454,7 +385,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         if not servers:
             return
         try:
-            workers = await self._haproxy.old_workers()
+            workers = await self._haproxy.process.old_workers()
         except OSError as error:
             _logger.warning("connections of removed ports may stay open: %s", error)
             return
@@ -464,60 +395,12 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
     async def _end_sessions(self, servers: Sequence[str], workers: Sequence[int]) -> None:
         await self._clock.sleep(self._drain_seconds)
         try:
-            await self._haproxy.end_sessions(servers, workers)
+            await self._haproxy.process.end_sessions(servers, workers)
         except OSError as error:
             _logger.warning("connections of removed ports were not closed: %s", error)
 
-    async def _keep_states(self) -> None:
-        """Pass the health of backends on to the next process."""
-        try:
-            text = await self._haproxy.ask("runtime.sock", ["show servers state"])
-        except OSError as error:
-            _logger.debug("haproxy told no state of servers: %s", error)
-            return
-        self._haproxy.state_file.write_text(kept_states(text, self._frontends()))
-
     def _frontends(self) -> list[Frontend]:
         return [f for b in self._balancers.values() for f in b.frontends.values()]
-
-    async def _reload(self) -> None:
-        """Apply the whole current state, once HAProxy is up."""
-        self._wanted += 1
-        mine = self._wanted
-        while not await self._tried(mine):
-            await self._until_up()
-
-    async def _tried(self, mine: int) -> bool:
-        """Apply the whole current state; return False if HAProxy is down and this must wait."""
-        async with self._changing:
-            if self._applied >= mine:
-                return True  # the reload of another task included this change
-            if not self._up.is_set():
-                return False
-            generation = self._wanted
-            try:
-                self._haproxy.write(self._configuration(generation))
-                self._is_unsure = False
-                await self._read_traffic()  # the next process starts its counters at zero
-                await self._keep_states()
-                await self._haproxy.reload(generation)
-            except BaseException:
-                self._is_unsure = True
-                raise
-            self._applied = generation
-            self._reloads += 1
-            return True
-
-    def _configuration(self, generation: int) -> str:
-        settings = Settings(
-            runtime_socket=self._haproxy.runtime_socket,
-            generation=generation,
-            check_seconds=self._health_check_seconds,
-            peers_socket=self._haproxy.peers_socket,
-            state_file=str(self._haproxy.state_file),
-            old_worker_seconds=self._old_worker_seconds,
-        )
-        return render(settings, self._frontends())
 
 
 def _one_line(name: str) -> str:
