@@ -7,6 +7,7 @@ The grammar, the order of the terms and the error messages are those of Kubernet
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Self, TypeAlias
 
 import msgspec
@@ -256,8 +257,19 @@ def subdomain_problems(text: str) -> list[str]:
     return problems
 
 
+#: The length of the longest label or annotation key.
+_LONGEST_KEY = 253 + len("/") + 63
+
+
 def qualified_name_problems(text: str) -> list[str]:
     """Return why a text is not a label or annotation key, in a server's words."""
+    if len(text) > _LONGEST_KEY:  # such texts must not fill the cache
+        return list(_key_problems.__wrapped__(text))
+    return list(_key_problems(text))
+
+
+@lru_cache(maxsize=4096)
+def _key_problems(text: str) -> Sequence[str]:
     prefix, slash, name = text.partition("/")
     if not slash:
         prefix, name = "", text

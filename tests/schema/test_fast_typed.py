@@ -102,6 +102,24 @@ def test_what_takes_the_quick_way_comes_out_as_by_the_exact_one(
         pytest.fail(f"the exact way refuses it: {error}")
 
 
+_CONDITION_KEYS = ("lastProbeTime", "type", "lastTransitionTime", "status")
+
+
+@given(st.lists(st.permutations(_CONDITION_KEYS), min_size=1, max_size=3), st.booleans())
+def test_times_that_go_writes_unset_take_the_quick_way_wherever_they_are(
+    orders: list[list[str]], first: bool
+) -> None:
+    conditions = [
+        {key: "x" if key in {"type", "status"} else None for key in order} for order in orders
+    ]
+    name, unset = {"name": "a"}, {"creationTimestamp": None}
+    metadata = {**unset, **name} if first else {**name, **unset}
+    data = msgspec.json.encode({"metadata": metadata, "status": {"conditions": conditions}})
+    quick = decode_quickly(data, POD)
+    assert quick is not None
+    assert (quick, []) == exactly(data)
+
+
 def test_a_type_that_contains_itself_takes_the_exact_way() -> None:
     definitions = facts().schema("apiextensions.k8s.io", "v1", "CustomResourceDefinition")
     for _ in range(3):

@@ -90,7 +90,7 @@ def _struct(schema: Schema, above: tuple[str, ...]) -> _Check | None:
 def _field(owner: Schema, name: str, field: Schema, above: tuple[str, ...]) -> _Check | None:
     if field.form is Form.STRUCT:
         return _struct(field, above)
-    if field.form in {Form.LIST, Form.MAP} and field.item is not None:
+    if (field.form is Form.LIST or field.form is Form.MAP) and field.item is not None:
         item = _field(owner, name, field.item, above)
         if item is None:
             return None

@@ -61,12 +61,30 @@ _PLAIN: dict[Form, Any] = {
     Form.QUANTITY: _Quantity,
     **{form: Annotated[str, msgspec.Meta(pattern=text)] for form, text in _PATTERNS.items()},
 }
-#: Go's clients write these times for an unset time.
-_ABSENT_TIMES = [
-    part
-    for name in (b"creationTimestamp", b"lastProbeTime", b"lastTransitionTime", b"eventTime")
-    for part in (b'"%b":null,' % name, b',"%b":null' % name)
-]
+#: Go's clients write null for these times if they are unset.
+_TIMES = frozenset(
+    (b'"creationTimestamp"', b'"lastProbeTime"', b'"lastTransitionTime"', b'"eventTime"')
+)
+
+
+def _without_unset_times(data: bytes) -> bytes:
+    kept: list[bytes] = []
+    begin, at = 0, data.find(b":null")
+    while at >= 0:
+        start, end = data.rfind(b'"', begin, at - 1), at + len(b":null")
+        if start >= 0 and data[start:at] in _TIMES:
+            before = data[begin:start]
+            if data[end : end + 1] == b",":
+                kept.append(before)
+                begin = end = end + 1
+            elif before.endswith(b","):
+                kept.append(before[:-1])
+                begin = end
+            elif not before and kept and kept[-1].endswith(b","):
+                kept[-1] = kept[-1][:-1]
+                begin = end
+        at = data.find(b":null", end)
+    return b"".join((*kept, data[begin:])) if kept else data
 
 
 class _RecursiveError(Exception):
@@ -173,8 +191,7 @@ class QuickDecoder:
 
 def _decoded(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> Object | None:
     if b"null" in data:
-        for absent in _ABSENT_TIMES:
-            data = data.replace(absent, b"")
+        data = _without_unset_times(data)
         if b"null" in data:
             return None
     try:

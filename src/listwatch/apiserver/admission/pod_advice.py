@@ -1,7 +1,6 @@
 """Warnings about pods and templates of pods (`pkg/api/pod/warnings.go`)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 from listwatch.apiserver.kinds.rules import quantity
@@ -137,7 +136,7 @@ def fractions(amounts: View, path: str, names: Iterable[str] = _BYTES) -> Iterat
     """Yield the warnings about amounts that are not a whole number of bytes."""
     for name in names:
         amount = amounts.get(name)
-        if amount is not None and Decimal(quantity(str(amount))) % 1:
+        if amount is not None and quantity(amount) % 1:
             yield (
                 f'{path}[{name}]: fractional byte value "{amount}" is invalid, must be an integer'
             )

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from listwatch.apiserver.kinds.kind import View
@@ -242,15 +243,14 @@ def _check_host_ports(
 def _check_environment(container: View, path: str) -> list[Cause]:
     causes: list[Cause] = []
     for index, variable in enumerate(container.get("env") or ()):
-        here = f"{path}.env[{index}]"
         name = variable.get("name")
         if not name:
-            causes.append(required(f"{here}.name"))
+            causes.append(required(f"{path}.env[{index}].name"))
         elif not _VARIABLE.fullmatch(name):
-            causes.append(invalid_value(f"{here}.name", name, _VARIABLE_WORDS))
+            causes.append(invalid_value(f"{path}.env[{index}].name", name, _VARIABLE_WORDS))
         source = variable.get("valueFrom")
         if source is not None:
-            causes += _check_source(variable, source, f"{here}.valueFrom")
+            causes += _check_source(variable, source, f"{path}.env[{index}].valueFrom")
     for index, source in enumerate(container.get("envFrom") or ()):
         above, here = f"{path}.envFrom", f"{path}.envFrom[{index}]"
         prefix = source.get("prefix")
@@ -351,7 +351,8 @@ def check_resources(
     causes: list[Cause] = []
     for group, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
-            causes += _check_amount(name, amount, f"{path}.{group}[{name}]", of_pod=of_pod)
+            if name not in _OF_PODS or not _is_valid_amount(name, amount):
+                causes += _check_amount(name, amount, f"{path}.{group}[{name}]", of_pod=of_pod)
     for name, amount in requests.items():
         limit = limits.get(name)
         where = f"{path}.requests"
@@ -387,6 +388,12 @@ def _check_claims(claims: Iterable[View], path: str, known: Collection[str]) -> 
         if name not in known:
             causes.append(_not_found(here, name))
     return causes
+
+
+@lru_cache(maxsize=1024)
+def _is_valid_amount(name: str, amount: str) -> bool:
+    # the containers of a cluster name few different amounts
+    return not _check_amount(name, amount, "")
 
 
 def _check_amount(name: str, amount: str, path: str, *, of_pod: bool = False) -> list[Cause]:

@@ -17,6 +17,8 @@ from listwatch.schema.causes import (
     required,
 )
 
+#: Fields of a mount that have rules and that most mounts lack.
+_UNUSUAL = frozenset(("subPath", "subPathExpr", "mountPropagation", "recursiveReadOnly"))
 _RECURSIONS = ("Disabled", "Enabled", "IfPossible")
 
 
@@ -37,7 +39,8 @@ def check_mounts(container: View, path: str, volumes: Mapping[str, View]) -> lis
     for index, mount in enumerate(mounts):
         here = f"{path}.volumeMounts[{index}]"
         name, where = mount.get("name", ""), mount.get("mountPath", "")
-        causes += _known(here, name, volumes)
+        if name not in volumes:
+            causes += _known(here, name, volumes)
         if not where:
             causes.append(required(f"{here}.mountPath"))
         if where in places:
@@ -49,8 +52,11 @@ def check_mounts(container: View, path: str, volumes: Mapping[str, View]) -> lis
         if where in blocks.values():
             why = "must not already exist as a path in volumeDevices"
             causes.append(invalid_value(f"{here}.mountPath", where, why))
-        causes += _check_parts(mount, here, f"{path}.volumeMounts", volumes.get(name) or {})
-        causes += _check_sharing(mount, f"{path}.volumeMounts", container)
+        if not _UNUSUAL.isdisjoint(mount):
+            causes += _check_parts(mount, here, f"{path}.volumeMounts", volumes.get(name) or {})
+            causes += _check_sharing(mount, f"{path}.volumeMounts", container)
+    if not devices:
+        return causes
     mounted = {each.get("name", ""): each.get("mountPath", "") for each in mounts}
     return causes + _check_devices(container, f"{path}.volumeDevices", volumes, mounted)
 

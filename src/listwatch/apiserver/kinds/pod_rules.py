@@ -96,7 +96,8 @@ def check_pod_spec(spec: View, path: str, metadata: View | None = None) -> list[
     if isinstance(seconds, int) and not 0 < seconds <= _LONGEST_DEADLINE:
         why = f"must be between 1 and {_LONGEST_DEADLINE}, inclusive"
         causes.append(invalid_value(f"{path}.activeDeadlineSeconds", seconds, why))
-    causes += check_resources({"limits": spec.get("overhead") or {}}, f"{path}.overhead")
+    if spec.get("overhead"):
+        causes += check_resources({"limits": spec["overhead"]}, f"{path}.overhead")
     return causes + check_system(spec, path)
 
 

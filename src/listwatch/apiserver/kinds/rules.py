@@ -228,6 +228,7 @@ def port_number(path: str, value: Any) -> list[Cause]:
 
 
 _PORT_NAME = re.compile(r"[-a-z0-9]+")
+_LETTER = re.compile(r"[a-z]")
 
 
 def port_name(path: str, name: str) -> list[Cause]:
@@ -238,7 +239,7 @@ def port_name(path: str, name: str) -> list[Cause]:
     if not _PORT_NAME.fullmatch(name):
         why = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
         causes.append(invalid_value(path, name, why))
-    if not re.search("[a-z]", name):
+    if not _LETTER.search(name):
         causes.append(invalid_value(path, name, "must contain at least one letter (a-z)"))
     if "--" in name:
         causes.append(invalid_value(path, name, "must not contain consecutive hyphens"))

@@ -35,7 +35,10 @@ _UNOWNED_METADATA = frozenset(
 
 
 _UNOWNED_MARKS = frozenset(f"f:{key}" for key in _UNOWNED_METADATA)
-_BRANCHES = frozenset((Form.STRUCT, Form.MAP, Form.ANY))
+#: A tuple: comparing members of an Enum by identity is faster than hashing them.
+_BRANCHES = (Form.STRUCT, Form.MAP, Form.ANY)
+#: The keys of a set that has no fields below its own member.
+_ALONE = frozenset((".",))
 
 
 def _leaf() -> Fields:
@@ -64,7 +67,7 @@ def item_key(item: Any, schema: Schema) -> str:
     if len(schema.map_keys) == 1:  # the common case
         (key,) = schema.map_keys
         value = key_of(item, schema, key)
-        return "k:" + _compact({} if value is None else {key: value})
+        return "k:{}" if value is None else f'k:{{"{key}":{_compact(value)}}}'
     keys = {key: key_of(item, schema, key) for key in sorted(schema.map_keys)}
     return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
 
@@ -143,7 +146,7 @@ def _there_when_empty(parent: Schema, key: str, field: Schema) -> bool:
     name = key[2:]
     if field.form is Form.STRUCT:
         return name in parent.defaults  # a value in Go, not a pointer: it always exists
-    return field.form in {Form.LIST, Form.MAP} and name in parent.required
+    return (field.form is Form.LIST or field.form is Form.MAP) and name in parent.required
 
 
 def created_fields(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -167,34 +170,36 @@ def created_fields(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 def _created(value: Mapping[str, Any], schema: Schema, *, owned: bool) -> dict[str, Any]:
     result: dict[str, Any] = {".": _MEMBER} if owned else {}
     fields = schema.fields if schema.form is Form.STRUCT else None
-    item = schema.item or _ANY
     # the content of an empty object is new only if its parent is
     by_value = schema.go_name != "" and not owned
-    for key, each in sorted(value.items()):
-        field = item if fields is None else fields.get(key, _ANY)
-        mark = "f:" + key
-        if isinstance(each, dict):
-            if field.atomic or field.form not in _BRANCHES:
-                result[mark] = _MEMBER
-                continue
-            silent = by_value and _there_when_empty(schema, mark, field)
-            if not each:
-                if not silent:
-                    result[mark] = _MEMBER
-                continue
-            below = _created(each, field, owned=not silent)
-            if below:
-                result[mark] = below
-        elif isinstance(each, list) and field.list_type != "atomic" and field.form is Form.LIST:
-            silent = by_value and _there_when_empty(schema, mark, field)
-            items = _created_items(each, field, owned=not silent)
-            if items is None or items.keys() == {"."}:
-                result[mark] = _MEMBER
-            elif items:
-                result[mark] = items
-        elif each or not by_value or (each is not None and schema.defaults.get(key) != each):
+    for key in sorted(value):
+        each = value[key]
+        kind = type(each)
+        if kind is not dict and kind is not list:
             # an empty object also has the zero values that Go encodes
-            result[mark] = _MEMBER
+            if each or not by_value or (each is not None and schema.defaults.get(key) != each):
+                result["f:" + key] = _MEMBER
+            continue
+        field = (schema.item or _ANY) if fields is None else fields.get(key, _ANY)
+        silent = by_value and _there_when_empty(schema, "f:" + key, field)
+        if kind is dict:
+            if field.atomic or field.form not in _BRANCHES:
+                result["f:" + key] = _MEMBER
+            elif not each:
+                if not silent:
+                    result["f:" + key] = _MEMBER
+            elif below := _created(each, field, owned=not silent):
+                result["f:" + key] = below
+            continue
+        items = None
+        if field.form is Form.LIST and field.list_type != "atomic":
+            items = _created_items(each, field, owned=not silent)
+        elif not each and by_value and schema.defaults.get(key) == each:
+            continue
+        if items is None or items.keys() == _ALONE:
+            result["f:" + key] = _MEMBER
+        elif items:
+            result["f:" + key] = items
     return result
 
 
@@ -203,11 +208,13 @@ def _created_items(value: list[Any], schema: Schema, *, owned: bool) -> dict[str
     if items is None:
         return None
     result: dict[str, Any] = {".": _MEMBER} if owned else {}
-    for key, each in sorted(items.items()):
-        item = schema.item or _ANY
-        if isinstance(each, dict) and schema.list_type == "map" and not item.atomic:
+    item = schema.item or _ANY
+    is_map = schema.list_type == "map" and not item.atomic
+    for key in sorted(items):
+        each = items[key]
+        if is_map and isinstance(each, dict):
             below = _created(each, item, owned=True)
-            result[key] = _MEMBER if below.keys() == {"."} else below
+            result[key] = _MEMBER if len(below) == 1 else below
         else:
             result[key] = _MEMBER
     return result
@@ -425,7 +432,7 @@ class Managed:
 
     def write(self) -> list[dict[str, Any]]:
         """Return the entries for an object's managedFields."""
-        return [self._entry(owner) for owner in self._ordered()]
+        return [self._entry(owner, to_fields_v1(self.sets[owner])) for owner in self._ordered()]
 
     def _ordered(self) -> list[Owner]:
         return sorted(
@@ -439,7 +446,7 @@ class Managed:
             ),
         )
 
-    def _entry(self, owner: Owner) -> dict[str, Any]:
+    def _entry(self, owner: Owner, fields: dict[str, Any]) -> dict[str, Any]:
         entry: dict[str, Any] = {
             "manager": owner.manager,
             "operation": owner.operation,
@@ -448,7 +455,7 @@ class Managed:
         if owner in self.times:
             entry["time"] = self.times[owner]
         entry["fieldsType"] = "FieldsV1"
-        entry["fieldsV1"] = to_fields_v1(self.sets[owner])
+        entry["fieldsV1"] = fields
         if owner.subresource:
             entry["subresource"] = owner.subresource
         return entry
@@ -502,8 +509,7 @@ class Managed:
         self.sets = {other: each for other, each in left.items() if each}
         self.sets[owner] = {}
         self.times[owner] = now
-        entries = self.write()
-        for entry, each in zip(entries, self._ordered(), strict=True):
-            if each == owner:
-                entry["fieldsV1"] = fields
-        return entries
+        return [
+            self._entry(each, fields if each == owner else to_fields_v1(self.sets[each]))
+            for each in self._ordered()
+        ]
