@@ -2,8 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from listwatch.client import connections
-from listwatch.client import transport as own_transport
+from listwatch.client import connection_pool, connections
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.testing.scripted_server import ScriptedServer
@@ -16,7 +15,7 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     They are the package's own, with asyncio's and with aiofastnet's connections, and aiohttp.
     """
     monkeypatch.setattr(connections, "_HAS_TRANSPORT", request.param != "aiohttp")
-    monkeypatch.setattr(own_transport, "_HAS_AIOFASTNET", request.param == "aiofastnet")
+    monkeypatch.setattr(connection_pool, "_HAS_AIOFASTNET", request.param == "aiofastnet")
     return str(request.param)
 
 

@@ -187,7 +187,7 @@ async def test_a_connection_that_does_not_stand_is_given_up_earlier(
 
     # where the two transports open connections
     monkeypatch.setattr("aiohttp.connector.TCPConnector._wrap_create_connection", never)
-    monkeypatch.setattr("listwatch.client.transport._open", never)
+    monkeypatch.setattr("listwatch.client.connection_pool._open", never)
     url = "http://127.0.0.1:1"
     passed = await fails_after(FakeClock(), url, DisconnectedError, method)
     assert passed == pytest.approx(CONNECT_TIMEOUT, abs=10)

@@ -24,8 +24,8 @@ from client.transport_server import (
     receive,
     serving,
 )
-from listwatch.client import transport
 from listwatch.client.transport import Response, stream
+from listwatch.client.transport_connection import MAX_WAITING_BYTES
 from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError, FrameError
 from listwatch.testing import eventually
@@ -311,7 +311,7 @@ async def test_reading_pauses_while_the_reader_is_slow_and_goes_on_after() -> No
     connection, wire = by_hand()
     receive(connection, OK + b"\r\n")
     response = Response(connection)
-    piece = b"x" * (transport.MAX_WAITING_BYTES // 4)
+    piece = b"x" * (MAX_WAITING_BYTES // 4)
     for n in range(4):
         assert not wire.paused, n
         receive(connection, piece)
@@ -369,7 +369,7 @@ async def test_what_waits_for_a_slow_reader_is_bounded() -> None:
                 await asyncio.sleep(0)
             waiting = connection._waiting_bytes
             # One read may exceed the bound, and is no larger than the bound.
-            bound = transport.MAX_WAITING_BYTES
+            bound = MAX_WAITING_BYTES
             assert bound <= waiting < 2 * bound
             assert sent < total
             assert len(await response.read(total)) == total

@@ -25,8 +25,9 @@ from client.transport_server import (
     open_files,
     serving,
 )
-from listwatch.client import transport
+from listwatch.client import connection_pool
 from listwatch.client.transport import stream
+from listwatch.client.transport_connection import Target
 from listwatch.clock import Clock, FakeClock
 from listwatch.errors import DisconnectedError
 from listwatch.testing import eventually
@@ -63,10 +64,10 @@ async def test_a_missing_unix_socket_counts_as_refused(tmp_path: Path) -> None:
 async def test_a_name_with_several_addresses_is_refused_only_if_all_refuse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def look_up(_target: transport.Target) -> list[str]:
+    async def look_up(_target: Target) -> list[str]:
         return ["::1", "127.0.0.1"]
 
-    monkeypatch.setattr(transport, "_look_up", look_up)
+    monkeypatch.setattr(connection_pool, "_look_up", look_up)
     async with serving(answering(OK + b"Content-Length: 1\r\n\r\nx")) as server:
         assert await get(server) == (200, b"x")
     with refusing(socket.AF_INET, "127.0.0.1") as server.port:

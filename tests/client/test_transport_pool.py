@@ -20,7 +20,8 @@ from client.transport_server import (
     read_all,
     serving,
 )
-from listwatch.client.transport import ConnectionPool, PoolStatistics, stream
+from listwatch.client.connection_pool import ConnectionPool, PoolStatistics
+from listwatch.client.transport import stream
 from listwatch.clock import Clock, FakeClock
 from listwatch.errors import DisconnectedError, TooManyRequestsError
 from listwatch.testing.fault_proxy import FaultProxy, Place

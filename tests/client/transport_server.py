@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from listwatch.client import transport
 from listwatch.client.transport import Response, stream
+from listwatch.client.transport_connection import MAX_READ_BYTES, Connection, Target
 from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError
 from listwatch.testing import eventually
@@ -150,7 +150,7 @@ class Wire(asyncio.Transport):
         self.paused = False
 
 
-def receive(connection: transport._Connection, data: bytes) -> None:
+def receive(connection: Connection, data: bytes) -> None:
     """Let a connection read bytes, then overwrite the buffer as another connection would."""
     buffer = connection.get_buffer(-1)
     buffer[: len(data)] = data
@@ -158,9 +158,9 @@ def receive(connection: transport._Connection, data: bytes) -> None:
     buffer[: len(data)] = b"?" * len(data)
 
 
-def by_hand() -> tuple[transport._Connection, Wire]:
-    buffer = memoryview(bytearray(transport.MAX_READ_BYTES))
-    connection = transport._Connection(transport.Target("h", 1, "h:1", None, None, None), buffer)
+def by_hand() -> tuple[Connection, Wire]:
+    buffer = memoryview(bytearray(MAX_READ_BYTES))
+    connection = Connection(Target("h", 1, "h:1", None, None, None), buffer)
     wire = Wire()
     connection.connection_made(wire)
     connection.send(b"request")

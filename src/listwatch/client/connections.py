@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from listwatch.client.aiohttp_requests import AiohttpRequests
 
 try:
-    from listwatch.client import transport
+    from listwatch.client import connection_pool, transport
 except ImportError:  # the extra `httptools` is not installed
     _HAS_TRANSPORT = False
 else:
@@ -116,7 +116,7 @@ class Pool:
         self._proxy = proxy
         self._unix_socket = unix_socket or None
         self._reads = (
-            transport.ConnectionPool(clock, max_idle=MAX_IDLE)
+            connection_pool.ConnectionPool(clock, max_idle=MAX_IDLE)
             if _HAS_TRANSPORT and not proxy
             else None
         )
