@@ -136,6 +136,7 @@ async def _figures(url: str) -> dict[str, dict[str, float]]:
 def table(found: Sequence[Row]) -> "Table":
     """Return the rows as a table for a terminal."""
     from rich.table import Table  # noqa: PLC0415 - loaded on first use
+    from rich.text import Text  # noqa: PLC0415 - as above
 
     made = Table("SERVICE", "ADDRESS", "PORTS", "BACKENDS", box=None, pad_edge=False)
     has_figures = any(row.figures is not None for row in found)
@@ -155,10 +156,5 @@ def table(found: Sequence[Row]) -> "Table":
             cells += [
                 f"{figures.get(name, 0):.0f}" for name in ("connections", "accepted", "refused")
             ]
-        made.add_row(*map(_plain, cells))
+        made.add_row(*map(Text, cells))
     return made
-
-
-def _plain(text: str) -> str:
-    """Return a text with rich's markup escaped."""
-    return text.replace("[", "\\[")

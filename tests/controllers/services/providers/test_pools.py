@@ -5,7 +5,9 @@ import ipaddress
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from listwatch.clock import FakeClock
 from listwatch.controllers.services.providers.claims import Claim, Wish
@@ -14,6 +16,7 @@ from listwatch.controllers.services.providers.pools import (
     Pool,
     PoolError,
     Range,
+    check_apart,
     load_pools,
     parse_pools,
 )
@@ -72,6 +75,27 @@ def test_a_range_has_all_addresses_of_hosts(text: str, first: str, last: str, si
 def test_what_describes_no_pools_is_refused_with_its_place(value: Any, words: str) -> None:
     with pytest.raises(PoolError, match=words):
         parse_pools(value)
+
+
+@hypothesis.given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 30)), min_size=1
+    ).filter(lambda ranges: {name for name, *_ in ranges} == {"a", "b"})
+)
+@hypothesis.example([("a", 1, 30), ("a", 5, 6), ("b", 10, 12)])
+def test_pools_with_an_address_in_common_are_refused(ranges: list[tuple[str, int, int]]) -> None:
+    texts: dict[str, list[str]] = {"a": [], "b": []}
+    numbers: dict[str, set[int]] = {"a": set(), "b": set()}
+    for name, *ends in ranges:
+        first, last = sorted(ends)
+        texts[name].append(f"192.0.2.{first}-192.0.2.{last}")
+        numbers[name].update(range(first, last + 1))
+    pools = [Pool.of(name, addresses) for name, addresses in texts.items()]
+    if numbers["a"] & numbers["b"]:
+        with pytest.raises(PoolError, match="have addresses in common"):
+            check_apart(pools)
+    else:
+        check_apart(pools)
 
 
 def test_text_that_is_no_yaml_is_refused() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from listwatch.controllers.services.provider import AddressTakenError, Holders, ProviderError
-from listwatch.controllers.services.providers.claims import Claim, IPAddress, Wish
+from listwatch.controllers.services.providers.claims import Claim, IPAddress, Wish, family_of
 from listwatch.controllers.services.providers.pools import Pool, check_apart
 
 _logger = logging.getLogger(__name__)
@@ -204,13 +204,17 @@ class AddressPool:
                 address = ipaddress.ip_address(text)
             except ValueError:
                 continue
-            if _is_of(address, family) and any(address in one for one in pools):
+            if family in {"", family_of(address)} and any(address in one for one in pools):
                 yield address
         if not claim.sharing:
             return
         for address, owners in list(self._owners.items()):
             shares = any(other.sharing == claim.sharing for other in owners.values())
-            if shares and _is_of(address, family) and any(address in one for one in pools):
+            if (
+                shares
+                and family in {"", family_of(address)}
+                and any(address in one for one in pools)
+            ):
                 yield address
 
     def _fits(self, claim: Claim, address: IPAddress) -> bool:
@@ -250,10 +254,6 @@ class AddressPool:
             if service.uid not in owners and not claim.may_share(Claim.in_status(service)):
                 return False
         return True
-
-
-def _is_of(address: IPAddress, family: str) -> bool:
-    return family in {"", f"IPv{address.version}"}
 
 
 def _named(pools: Iterable[Pool]) -> str:

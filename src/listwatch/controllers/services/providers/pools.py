@@ -2,7 +2,6 @@
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -190,17 +189,7 @@ def parse_pools(value: Any) -> list[Pool]:
         found = msgspec.convert(value, _File)
     except msgspec.ValidationError as error:
         raise PoolError(f"address pools: {error}") from None
-    pools = [
-        Pool.of(
-            one.name,
-            one.addresses,
-            auto_assign=one.auto_assign,
-            namespaces=one.namespaces,
-            service_selector=one.service_selector,
-            load_balancer_classes=one.load_balancer_classes,
-        )
-        for one in found.pools
-    ]
+    pools = [Pool.of(**msgspec.structs.asdict(one)) for one in found.pools]
     check_apart(pools)
     return pools
 
@@ -215,15 +204,19 @@ def check_apart(pools: Sequence[Pool]) -> None:
         raise PoolError("give the address pool a network, such as 127.0.0.0/8")
     names: set[str] = set()
     ranges: list[tuple[int, int, int, str]] = []
-    for one in pools:
-        if not one.name or one.name in names:
-            raise PoolError(f"two address pools are named {one.name!r}: rename one")
-        names.add(one.name)
-        ranges += [(r.first.version, int(r.first), int(r.last), one.name) for r in one.ranges]
+    for pool in pools:
+        if not pool.name or pool.name in names:
+            raise PoolError(f"two address pools are named {pool.name!r}: rename one")
+        names.add(pool.name)
+        ranges += [(r.first.version, int(r.first), int(r.last), pool.name) for r in pool.ranges]
     ranges.sort()
-    for (version, _, last, name), (after, first, _, other) in pairwise(ranges):
+    furthest = ranges[0]
+    for one in ranges[1:]:
+        (version, _, last, name), (after, first, end, other) = furthest, one
         if version == after and first <= last and name != other:
             raise PoolError(f"address pools {name} and {other} have addresses in common")
+        if (after, end) > (version, last):
+            furthest = one
 
 
 def load_pools(text: bytes) -> list[Pool]:
