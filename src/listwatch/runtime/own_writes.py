@@ -67,6 +67,8 @@ class OwnWrites:
         self._seconds = seconds
         self._clock = clock
         self._resources: dict[str, tuple[str, str]] = {}
+        #: The caches by group and plural of what they hold, as far as `begin` knows them.
+        self._by_resource: dict[tuple[str, str], list[Cache]] = {}
         self._client: Client | None = None
         self._waits = self._timeouts = self._waiting = 0
         self._spent = 0.0
@@ -90,6 +92,11 @@ class OwnWrites:
         for word in words - self._resources.keys():
             found = await find(word)
             self._resources[word] = (found.group, found.plural)
+        self._by_resource = {}
+        for cache in self._caches:
+            resource = self._resources.get(cache.selection.resource)
+            if resource is not None:
+                self._by_resource.setdefault(resource, []).append(cache)
 
     def latest(self, cache: Cache, key: str) -> Object | None:
         """Return an object as the running reconcile last wrote it, otherwise as cached."""
@@ -146,11 +153,8 @@ class OwnWrites:
     def _holding(self, write: Write) -> Iterator[Cache]:
         """Yield the caches that have, or should have, the object of a write."""
         target = write.target
-        resource = (target.group, target.plural)
-        for cache in self._caches:
+        for cache in self._by_resource.get((target.group, target.plural), ()):
             selection = cache.selection
-            if self._resources.get(selection.resource) != resource:
-                continue
             if selection.namespace is not None and target.namespace != selection.namespace:
                 continue
             if write.is_lost or _selects(selection, write) or cache.holds(write.key):
