@@ -101,7 +101,7 @@ class NodeSet:
     def __init__(self, on_change: Callable[[], object] = lambda: None) -> None:
         self._on_change = on_change
         self._nodes: dict[str, Node] = {}
-        self._sorted: tuple[Node, ...] = ()
+        self._sorted: tuple[Node, ...] | None = None
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -109,6 +109,8 @@ class NodeSet:
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes, by name."""
+        if self._sorted is None:
+            self._sorted = tuple(sorted(self._nodes.values()))
         return self._sorted
 
     def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: ARG002, FBT001 - required by the protocol
@@ -130,7 +132,7 @@ class NodeSet:
             del self._nodes[name]
         else:
             self._nodes[name] = node
-        self._sorted = tuple(sorted(self._nodes.values()))
+        self._sorted = None  # sorted on demand: a cluster's nodes arrive one by one
         self._on_change()
 
 

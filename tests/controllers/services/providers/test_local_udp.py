@@ -7,6 +7,10 @@ from typing import Any, cast
 import pytest
 
 from controllers.local_bench import bench
+from listwatch.accepting import ShortageLog
+from listwatch.controllers.services.providers.balancing import Backend, Balancer
+from listwatch.controllers.services.providers.listening import Rules
+from listwatch.controllers.services.providers.udp import UDPListener
 from listwatch.testing.load_balancer_conformance import (
     ask_udp,
     free_port,
@@ -168,3 +172,28 @@ async def test_a_udp_backend_that_comes_back_in_time_keeps_its_clients() -> None
         await it.publish(service, one)
         await it.clock.advance(15)
         assert it.provider.statistics().traffic.open == 1
+
+
+async def test_a_backend_that_a_check_found_healthy_too_early_has_its_whole_delay_again() -> None:
+    """One that refuses again, before the first delay has ended, is left alone for the second."""
+    at = Backend("127.0.0.1", 9)
+    async with bench() as it:
+        listener = UDPListener(
+            "127.0.0.1",
+            0,
+            Balancer(it.clock),
+            Rules(),
+            clock=it.clock,
+            drain_seconds=0,
+            shortages=ShortageLog(it.clock),
+        )
+        listener.set_backends([at])
+        listener.refused_by(at, ConnectionRefusedError())  # next try in 2 s
+        await it.clock.advance(1)
+        listener.balancer.report(at, well=True)
+        listener.refused_by(at, ConnectionRefusedError())  # next try in 4 s
+        await it.clock.advance(3.9)
+        assert listener.balancer.failed == {at}
+        await it.clock.advance(0.1)
+        assert not listener.balancer.failed
+        listener.close(drain=False)

@@ -207,6 +207,7 @@ class UDPListener:
             return
         failures = self._failures.get(backend, 0)
         self._failures[backend] = failures + 1
+        self._cancel_retry(backend)  # a health check may have found it well before that
         delay = DATAGRAM.delay(failures)
         _logger.warning(
             "backend %s:%d does not answer (%s), next try in %g s", *backend, error, delay
@@ -217,10 +218,13 @@ class UDPListener:
         self._retries.pop(backend, None)
         self.balancer.report(backend, well=True)
 
-    def _answered_by(self, backend: Backend) -> None:
-        del self._failures[backend]
+    def _cancel_retry(self, backend: Backend) -> None:
         if (timer := self._retries.pop(backend, None)) is not None:
             timer.cancel()
+
+    def _answered_by(self, backend: Backend) -> None:
+        del self._failures[backend]
+        self._cancel_retry(backend)
         self.balancer.report(backend, well=True)
 
     def answer(self, data: bytes, client: tuple[str, int], backend: Backend) -> None:
@@ -257,8 +261,7 @@ class UDPListener:
         gone = self.balancer.set_backends(backends)
         for backend in gone:
             self._failures.pop(backend, None)
-            if (timer := self._retries.pop(backend, None)) is not None:
-                timer.cancel()
+            self._cancel_retry(backend)
         leaving = {client for client, flow in self._flows.items() if flow.backend in gone}
         if not leaving:
             return
