@@ -8,7 +8,7 @@ import pytest
 
 from api_client import CORE, Client
 from listwatch.apiserver import EmbeddedAPIServer
-from listwatch.apiserver.storage.managed_fields import applied_fields, to_fields_v1
+from listwatch.apiserver.storage.field_sets import applied_fields, to_fields_v1
 from listwatch.schema.structural import build_root
 
 _LAST = "kubectl.kubernetes.io/last-applied-configuration"

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver.storage.managed_fields import (
-    Managed,
-    Owner,
+from listwatch.apiserver.storage.field_sets import (
     created_fields,
     from_fields_v1,
     intersection,
@@ -16,6 +14,7 @@ from listwatch.apiserver.storage.managed_fields import (
     to_fields_v1,
     union,
 )
+from listwatch.apiserver.storage.managed_fields import Managed, Owner
 from listwatch.schema.facts import facts
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
@@ -83,11 +82,20 @@ def test_owners_that_say_nothing_sound_are_not_read(entry: dict[str, Any]) -> No
         Managed.read([{"manager": "m", **entry}])
 
 
+@pytest.mark.parametrize("given", [None, [], [{}], [{"manager": "m", "operation": "Other"}]])
+def test_owners_that_come_with_a_new_object_and_say_nothing_sound_change_nothing(
+    given: list[dict[str, Any]] | None,
+) -> None:
+    (entry,) = Managed.entries_of_new(given, ME, {"f:data": {}}, now=NOW)
+    assert (entry["manager"], entry["time"], entry["fieldsV1"]) == ("me", NOW, {"f:data": {}})
+    assert Managed.entries_of_new(given, ME, {}, now=NOW) == []
+
+
 def test_owners_that_come_with_a_new_object_keep_what_it_has_not() -> None:
     entry = {"manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
-    managed = Managed.read([{**entry, "fieldsV1": {"f:data": {"f:a": {}, "f:q": {}}}}])
+    given = [{**entry, "fieldsV1": {"f:data": {"f:a": {}, "f:q": {}}}}]
     fields: dict[str, Any] = {"f:data": {".": {}, "f:a": {}}}
-    entries = managed.with_creator(Owner("Update", "m", "v1"), fields, now="now")
+    entries = Managed.entries_of_new(given, Owner("Update", "m", "v1"), fields, now="now")
     assert {each["manager"]: each["fieldsV1"] for each in entries} == {
         "x": {"f:data": {"f:q": {}}},
         "m": fields,
@@ -130,7 +138,7 @@ def test_a_creator_takes_from_those_that_came_with_the_object_as_any_writer_woul
     written = {"f:x": fields}
     model = Managed.read(given_entries)
     model.take(ME, from_fields_v1(written), now=LATER)
-    made = Managed.read(given_entries).with_creator(ME, written, now=LATER)
+    made = Managed.entries_of_new(given_entries, ME, written, now=LATER)
     assert Managed.read(made).sets == model.sets
     assert {(each["manager"], each["time"]) for each in made} == {
         (owner.manager, model.times[owner]) for owner in model.sets

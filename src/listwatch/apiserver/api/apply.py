@@ -21,10 +21,8 @@ from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.spelling import mark
 from listwatch.apiserver.storage.carrying import reset_fields
-from listwatch.apiserver.storage.managed_fields import (
+from listwatch.apiserver.storage.field_sets import (
     Fields,
-    Managed,
-    Owner,
     applied_fields,
     difference_of_states,
     granular_items,
@@ -34,6 +32,7 @@ from listwatch.apiserver.storage.managed_fields import (
     union,
     without_server_fields,
 )
+from listwatch.apiserver.storage.managed_fields import Managed, Owner
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.errors import BadRequestError, ConflictError, StatusError
 from listwatch.schema.causes import go_quoted

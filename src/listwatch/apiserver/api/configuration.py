@@ -8,7 +8,7 @@ import msgspec
 from listwatch.apiserver import refusal
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import APIResource
-from listwatch.apiserver.storage.managed_fields import item_key, key_of
+from listwatch.apiserver.storage.field_sets import item_key, key_of
 from listwatch.schema.causes import go_quoted
 from listwatch.schema.facts import ANY, Form, Schema
 from listwatch.schema.parsing import parse_yaml

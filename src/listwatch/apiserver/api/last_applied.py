@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from listwatch.apiserver.kinds.resources import APIResource
-from listwatch.apiserver.storage.managed_fields import (
+from listwatch.apiserver.storage.field_sets import (
     Fields,
     applied_fields,
     difference_of_states,

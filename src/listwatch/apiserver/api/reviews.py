@@ -12,7 +12,8 @@ from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.http.request_info import RequestInfo
 from listwatch.apiserver.kinds.resources import APIResource
-from listwatch.apiserver.storage.managed_fields import created_fields
+from listwatch.apiserver.storage.field_sets import created_fields
+from listwatch.apiserver.storage.managed_fields import Managed, Owner
 from listwatch.apiserver.storage.registry import Registry
 from listwatch.apiserver.user import User
 from listwatch.schema.causes import Cause, invalid_value
@@ -73,17 +74,9 @@ class Reviews:
         if resource.name in {"selfsubjectreviews", "selfsubjectrulesreviews"}:
             return metadata
         fields = created_fields(obj, resource.schema)
-        if not fields:
-            return metadata
-        owner = {
-            "manager": call.manager,
-            "operation": "Update",
-            "apiVersion": resource.api_version,
-            "time": self._registry.now(),
-            "fieldsType": "FieldsV1",
-            "fieldsV1": fields,
-        }
-        return {**metadata, "managedFields": [owner]}
+        owner = Owner("Update", call.manager, resource.api_version)
+        owners = Managed.entries_of_new(None, owner, fields, now=self._registry.now())
+        return {**metadata, "managedFields": owners} if owners else metadata
 
     @staticmethod
     def _user_info(user: User) -> Object:

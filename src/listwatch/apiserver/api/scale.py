@@ -18,7 +18,8 @@ from listwatch.apiserver.api.configuration import configuration
 from listwatch.apiserver.api.writing import APPLY_PATCH, Writer, read_patch
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import APIResource
-from listwatch.apiserver.storage.managed_fields import Fields, Managed, Owner, minus
+from listwatch.apiserver.storage.field_sets import Fields, minus
+from listwatch.apiserver.storage.managed_fields import Managed, Owner
 from listwatch.apiserver.storage.preconditions import check_conditions
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry

@@ -23,7 +23,8 @@ from listwatch.apiserver.kinds.catalog import (
 from listwatch.apiserver.kinds.kind import carry
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.carrying import carry_metadata, keep_status_only, reset_fields
-from listwatch.apiserver.storage.managed_fields import Managed, Owner, created_fields
+from listwatch.apiserver.storage.field_sets import created_fields
+from listwatch.apiserver.storage.managed_fields import Managed, Owner
 from listwatch.apiserver.storage.objects import StoredObjects
 from listwatch.apiserver.storage.preconditions import (
     asked_version,
@@ -87,23 +88,9 @@ class Registry(StoredObjects):
         fields = created_fields(_as_sent(resource, obj), resource.schema)
         for path in reset_fields(resource, ""):
             fields.pop(f"f:{path[0]}", None)
-        given = self._managed(obj, None) if metadata.get("managedFields") else None
-        if given is not None and given.sets:
-            owner = Owner(context.operation, context.manager, resource.api_version)
-            owners = given.with_creator(owner, fields, now=self.now())
-            return self.store_new(resource, namespace, obj, owners, context)
-        owners = []
-        if fields:
-            owners.append(
-                {
-                    "manager": context.manager,
-                    "operation": context.operation,
-                    "apiVersion": resource.api_version,
-                    "time": self.now(),
-                    "fieldsType": "FieldsV1",
-                    "fieldsV1": fields,
-                }
-            )
+        owner = Owner(context.operation, context.manager, resource.api_version)
+        given = metadata.get("managedFields")
+        owners = Managed.entries_of_new(given, owner, fields, now=self.now())
         return self.store_new(resource, namespace, obj, owners, context)
 
     def store_new(
@@ -321,8 +308,8 @@ class Registry(StoredObjects):
         return stored, False
 
     @staticmethod
-    def _managed(new: Object, old: Object | None, subresource: str = "") -> Managed:
-        """Return the owners that a write starts from, like `decodeLiveOrNew`."""
+    def _managed(new: Object, old: Object, subresource: str) -> Managed:
+        """Return the owners that an update starts from, like `decodeLiveOrNew`."""
         given = None if subresource else new["metadata"].get("managedFields")
         if given in ([], [{}]):
             return Managed()
@@ -331,7 +318,7 @@ class Registry(StoredObjects):
                 return Managed.read(given)
             except (msgspec.DecodeError, ValueError, RecursionError):
                 pass  # ignore invalid entries
-        return Managed.read((old or {"metadata": {}})["metadata"].get("managedFields"))
+        return Managed.read(old["metadata"].get("managedFields"))
 
     def store_update(
         self,
