@@ -14,6 +14,7 @@ from listwatch.errors import DisconnectedError
 from listwatch.runtime.caches import STALE_SECONDS, Cache, Caches
 from listwatch.runtime.metrics import Measured, collect
 from listwatch.testing.fake_controller_source import SILENCE, FakeControllerSource
+from metric_samples import samples_of
 
 
 class World:
@@ -139,10 +140,5 @@ async def test_the_metric_of_a_version_has_its_last_15_digits(
         world.source.send(WatchEvent(BOOKMARK, resource_version=version))
         await world.clock.advance(1)
         sources = Measured(list, lambda: [world.cache], lambda: None, lambda: None)
-        found = [
-            sample.value
-            for family in collect(sources)
-            for sample in family.samples
-            if sample.name == "informer_store_resource_version"
-        ]
-    assert found == ([] if value is None else [value])
+        found = samples_of(collect(sources)).get(("informer_store_resource_version", "pods"))
+    assert found == value

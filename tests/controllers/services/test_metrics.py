@@ -5,6 +5,7 @@ from listwatch.controllers.services.figures import (
     Traffic,
 )
 from listwatch.controllers.services.metrics import collect, collect_load_balancers
+from metric_samples import samples_of
 
 
 async def test_the_metrics_have_the_fields_names_and_the_controllers_figures() -> None:
@@ -13,18 +14,18 @@ async def test_the_metrics_have_the_fields_names_and_the_controllers_figures() -
         await world.settle()
         world.nodes.add(node("n2"))
         await world.settle()
-        samples = {
-            (sample.name, sample.labels.get("le", "")): sample.value
-            for family in collect(world.controller.statistics())
-            for sample in family.samples
-        }
-    assert samples["service_controller_loadbalancer_sync_total", ""] == 1
-    assert samples["service_controller_nodesync_error_total", ""] == 0
-    assert samples["service_controller_nodes", ""] == 2
-    assert samples["service_controller_load_balancers", ""] == 1
-    assert samples["service_controller_update_loadbalancer_host_latency_seconds_count", ""] == 1
-    assert samples["service_controller_nodesync_latency_seconds_bucket", "+Inf"] >= 1
-    bounds = [le for name, le in samples if name.endswith("nodesync_latency_seconds_bucket")]
+        samples = samples_of(collect(world.controller.statistics()))
+    expected = {
+        ("service_controller_loadbalancer_sync_total",): 1,
+        ("service_controller_nodesync_error_total",): 0,
+        ("service_controller_nodes",): 2,
+        ("service_controller_load_balancers",): 1,
+        ("service_controller_update_loadbalancer_host_latency_seconds_count",): 1,
+    }
+    assert expected.items() <= samples.items()
+    buckets = "service_controller_nodesync_latency_seconds_bucket"
+    assert samples[buckets, "+Inf"] >= 1
+    bounds = [key[1] for key in samples if key[0] == buckets]
     assert (bounds[0], bounds[-2], bounds[-1], len(bounds)) == ("1.0", "16384.0", "+Inf", 16)
 
 
@@ -34,17 +35,9 @@ async def test_convergence_lasts_from_the_first_look_until_the_service_is_served
         world.services.add(service("a"))
         await world.clock.advance(30)
         await world.clock.advance(1000)
-        (durations,) = [
-            family
-            for family in collect(world.controller.statistics())
-            if family.name == "service_controller_convergence_seconds"
-        ]
-        counts = {
-            sample.labels["le"]: sample.value
-            for sample in durations.samples
-            if "le" in sample.labels
-        }
-    assert (counts["10.0"], counts["30.0"], counts["+Inf"]) == (0, 1, 1)
+        samples = samples_of(collect(world.controller.statistics()))
+    name = "service_controller_convergence_seconds_bucket"
+    assert [samples[name, bound] for bound in ("10.0", "30.0", "+Inf")] == [0, 1, 1]
 
 
 def test_each_load_balancer_and_pool_has_its_figures() -> None:
@@ -65,9 +58,8 @@ def test_each_load_balancer_and_pool_has_its_figures() -> None:
         counters={"reloads": 5},
     )
     found = {
-        (sample.name.removeprefix("service_controller_"), *sample.labels.values()): sample.value
-        for family in collect_load_balancers(figures)
-        for sample in family.samples
+        (name.removeprefix("service_controller_"), *labels): value
+        for (name, *labels), value in samples_of(collect_load_balancers(figures)).items()
     }
     assert found == {
         ("load_balancer_connections", "shop", "web"): 2,
