@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from listwatch.client.client import Client
 from listwatch.errors import DisconnectedError, InternalServerError, NotFoundError
-from listwatch.runtime.recorded_writes import Write, WriteTarget, record, target_of
+from listwatch.runtime.recorded_writes import Write, WriteTarget, record, recorded, target_of
 from runtime.lagging_world import Canned, recording_http
 
 
@@ -173,3 +174,31 @@ async def test_a_task_that_outlives_its_reconcile_piles_up_no_writes() -> None:
     assert len(recording.end()) == 1
     await task
     assert not recording.writes
+
+
+async def test_the_answers_of_a_server_tell_what_is_gone(client: Client) -> None:
+    writes = recorded(client)
+    meta = {"name": "held", "namespace": "default", "finalizers": ["example.com/x"]}
+    held = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+    recording = record()
+    await writes.create(held)
+    await writes.delete("configmaps", "held", "default")
+    ending = (await writes.get("configmaps", "held", "default")).to_dict()
+    del ending["metadata"]["finalizers"]
+    await writes.update(ending)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
+    await writes.create(namespace)
+    await writes.create({**held, "metadata": {"name": "a", "namespace": "shop"}})
+    await writes.delete_collection("configmaps", "shop")
+    found = [
+        (one.target.name, bool(one.uid), one.is_deletion, one.is_gone, one.is_lost)
+        for one in recording.end()
+    ]
+    assert found == [
+        ("held", True, False, False, False),
+        ("held", True, True, False, False),
+        ("held", True, True, True, False),
+        ("shop", True, False, False, False),
+        ("a", True, False, False, False),
+        ("a", True, True, False, False),
+    ]
