@@ -258,6 +258,27 @@ async def test_a_definition_that_can_not_be_served_does_not_end_the_others(
     caplog.clear()
 
 
+async def test_a_new_definition_costs_nothing_for_the_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.call("POST", _DEFINITIONS, definition("olds", _ANYTHING), expect=201)
+    await client.call("GET", f"{_EXAMPLES}/olds", expect=200)
+    looked_at: list[str] = []
+    made = resources_of
+
+    def noted(body: Any) -> Any:
+        looked_at.append(body["spec"]["names"]["plural"])
+        return made(body)
+
+    monkeypatch.setattr(definitions, "resources_of", noted)
+    await client.call("POST", _DEFINITIONS, definition("news", _ANYTHING), expect=201)
+    await client.call("GET", f"{_EXAMPLES}/news", expect=200)
+    assert set(looked_at) == {"news"}
+    await client.merge(f"{_DEFINITIONS}/olds.example.com", {"metadata": {"labels": {"a": "b"}}})
+    await client.call("GET", f"{_EXAMPLES}/olds", expect=200)
+    assert looked_at[-1] == "olds"
+
+
 async def test_a_column_of_an_index_beyond_all_lists_is_empty(client: Client) -> None:
     column = {"name": "x", "type": "string", "jsonPath": f".spec.a[{_DIGITS}]"}
     body = definition("widgets", _ANYTHING, additionalPrinterColumns=[column])

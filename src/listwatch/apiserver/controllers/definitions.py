@@ -48,6 +48,8 @@ class CustomResources:
         self._stop_watches = stop_watches
         self._conversions = conversions
         self._served: dict[str, tuple[str, str]] = {}
+        #: the revision of each definition that is served as it says
+        self._revisions: dict[str, int] = {}
         self._bucket = store.bucket(DEFINITIONS)
         #: the buckets of definitions, and of resources whose definition is being removed
         self._followed = {self._bucket}
@@ -67,6 +69,7 @@ class CustomResources:
     def refresh(self) -> None:
         """Serve the current definitions, after a change without a notification."""
         self._conversions.forget()
+        self._revisions.clear()
         self._sync()
 
     def _sync(self) -> None:
@@ -74,13 +77,16 @@ class CustomResources:
         for name in [name for name in self._served if name not in self._bucket.entries]:
             group, plural = self._served.pop(name)
             self._schemas.pop(name, None)
+            self._revisions.pop(name, None)
             self._table.set_custom(group, plural, [])
             bucket = self._store.bucket(f"{group}/{plural}")
             self._followed.discard(bucket)
             self._stop_watches(bucket)
             self._conversions.drop(name)
         for entry in self._bucket.current():
-            self._look_at(entry, self._sync_one)
+            # those that are deleted wait for their objects
+            if entry.deleting or self._revisions.get(entry.name) != entry.revision:
+                self._look_at(entry, self._sync_one)
 
     @staticmethod
     def _look_at(entry: Entry, step: Callable[[Entry], None]) -> None:
@@ -117,6 +123,7 @@ class CustomResources:
             if version.get("storage") and self._schemas.get(entry.name) != raw:
                 self._schemas[entry.name] = raw
                 self._default(f"{group}/{plural}", build_root(raw or {}))
+        self._revisions[entry.name] = entry.revision
 
     def _default(self, storage: str, schema: Schema) -> None:
         """Make objects stored earlier show the schema's current defaults."""
