@@ -338,14 +338,14 @@ DEFECTS: Final = (
     ),
     Defect(
         "a connection is used again after half an answer",
-        "client/transport.py",
+        "client/connection_pool.py",
         "if not keep or self.is_closed or not (connection.complete and connection.is_idle):",
         "if not keep or self.is_closed:",
         "client/test_transport_pool.py",
     ),
     Defect(
         "a reader is not held back, and memory grows",
-        "client/transport.py",
+        "client/transport_connection.py",
         "            self._transport.pause_reading()",
         "            pass",
         "client/test_transport.py client/test_http.py client/test_hostile.py",
