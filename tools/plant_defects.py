@@ -62,9 +62,9 @@ DEFECTS: Final = (
         "cache/writer.py",
         (
             "if (old := remove(key)) is not None:\n"
-            "                        tell(Deleted(_gone(key, old, item)))"
+            "                        emit(Deleted(_gone(key, old, item)))"
         ),
-        "old = remove(key)\n                    tell(Deleted(_gone(key, old or item, item)))",
+        "old = remove(key)\n                    emit(Deleted(_gone(key, old or item, item)))",
         "cache/test_writer.py",
     ),
     Defect(

@@ -33,7 +33,7 @@ async def test_a_coroutine_is_awaited_before_the_next_call() -> None:
         await clock.sleep(1)
         told.append(f"end {obj.name}")
 
-    telling = asyncio.ensure_future(caller(on_add, clock, []).tell(added("a", "b")))
+    telling = asyncio.ensure_future(caller(on_add, clock, []).deliver(added("a", "b")))
     await clock.advance(2)
     await telling
     assert told == ["begin a", "end a", "begin b", "end b"]
@@ -51,7 +51,7 @@ async def test_what_is_thrown_into_a_waiting_coroutine_is_its_own_to_handle() ->
         await clock.sleep(1)
         told.append("went on")
 
-    telling = asyncio.ensure_future(caller(on_add, clock, []).tell(added("a")))
+    telling = asyncio.ensure_future(caller(on_add, clock, []).deliver(added("a")))
     await clock.settle()
     broken.set_exception(ValueError("no"))
     await clock.advance(1)
@@ -69,7 +69,7 @@ async def test_a_cancellation_reaches_the_coroutine_and_ends_the_telling() -> No
             told.append(f"cleaned up {obj.name}")
 
     one = caller(on_add, clock, [])
-    telling = asyncio.ensure_future(one.tell(added("a", "b")))
+    telling = asyncio.ensure_future(one.deliver(added("a", "b")))
     await clock.settle()
     assert one.statistics().running_seconds == 0.0
     await clock.advance(3)
@@ -89,7 +89,7 @@ async def test_any_awaitable_is_awaited() -> None:
             yield from asyncio.sleep(0).__await__()
             told.append("awaited")
 
-    await caller(lambda _, __: Waiting(), clock, []).tell(added("a"))
+    await caller(lambda _, __: Waiting(), clock, []).deliver(added("a"))
     assert told == ["awaited"]
 
 
@@ -100,7 +100,7 @@ async def test_nothing_more_is_told_once_it_is_not_wanted() -> None:
         told.append(obj.name)
 
     one = caller(on_add, FakeClock(), [])
-    await one.tell(added("a", "b", "c"), lambda: len(told) < 2)
+    await one.deliver(added("a", "b", "c"), lambda: len(told) < 2)
     assert told == ["a", "b"]
 
 
@@ -120,7 +120,7 @@ async def test_many_changes_let_other_tasks_run() -> None:
             await asyncio.sleep(0)
 
     one = caller(lambda obj, _: told.append(obj.name), clock, [])
-    await asyncio.gather(one.tell(added(*(f"p{i}" for i in range(100)))), other())
+    await asyncio.gather(one.deliver(added(*(f"p{i}" for i in range(100)))), other())
     assert len(turns) > 10
 
 
@@ -130,7 +130,7 @@ async def test_a_failure_names_the_handler_and_the_key() -> None:
     def on_add(_: Object, __: bool) -> None:
         raise KeyError("x")
 
-    await caller(on_add, FakeClock(), failures).tell(added("a"))
+    await caller(on_add, FakeClock(), failures).deliver(added("a"))
     assert str(failures[0]) == "one: handler of added a: 'x'"
 
 
@@ -146,7 +146,7 @@ async def test_a_handler_that_waits_for_what_was_cancelled_has_failed_and_is_tol
         if obj.name == "a":
             await cancelled
 
-    await caller(on_add, FakeClock(), failures).tell(added("a", "b"))
+    await caller(on_add, FakeClock(), failures).deliver(added("a", "b"))
     assert told == ["a", "b"]
     assert [str(failure) for failure in failures] == [
         "one: handler of added a: an awaited task or future was cancelled"
@@ -165,7 +165,7 @@ async def test_whatever_a_handler_raises_on_its_thread_is_reported_and_it_is_tol
             raise error
 
     threaded = ThreadedCaller(HandlerFuncs(on_add), on_error=failures.append, clock=FakeClock())
-    await asyncio.wait_for(threaded.tell(added("a", "b")), 10)
+    await asyncio.wait_for(threaded.deliver(added("a", "b")), 10)
     threaded.close()
     assert told == ["a", "b"]
     assert [(failure.key, failure.error) for failure in failures] == [("a", error)]

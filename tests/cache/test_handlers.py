@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.cache.handlers import Added, Change, Deleted, Retelling, Updated
+from listwatch.cache.handlers import Added, Change, ChangeDecoder, Deleted, Updated
 from listwatch.objects import DeletedFinalStateUnknown, Object, ObjectDecodeError
 from listwatch.testing.fake_controller_source import pod
 
@@ -31,16 +31,16 @@ LIVES = st.lists(
 
 
 @given(LIVES)
-def test_a_story_told_again_is_consistent_and_lacks_only_what_does_not_fit(
+def test_decoded_changes_are_consistent_and_lack_only_states_that_do_not_fit(
     lives: list[tuple[list[bool], str]],
 ) -> None:
-    retelling = Retelling(Pod)
+    decoder = ChangeDecoder(Pod)
     number = 0
-    told: int | None = None  # number of the last delivered state
+    delivered: int | None = None  # number of the last delivered state
 
-    def retold(change: Change) -> Change[Pod] | None:
+    def decoded(change: Change) -> Change[Pod] | None:
         try:
-            return retelling.retell(change)
+            return decoder.decode(change)
         except ObjectDecodeError:
             return None
 
@@ -49,7 +49,7 @@ def test_a_story_told_again_is_consistent_and_lacks_only_what_does_not_fit(
         for fits in fitting:
             number += 1
             now = state(number, fits=fits)
-            change = retold(Added(now) if before is None else Updated(before, now))
+            change = decoded(Added(now) if before is None else Updated(before, now))
             before = now
             if not fits:
                 assert change is None
@@ -58,19 +58,19 @@ def test_a_story_told_again_is_consistent_and_lacks_only_what_does_not_fit(
             assert change.key == "a"
             match change:
                 case Added(obj):
-                    assert told is None
+                    assert delivered is None
                     assert obj.spec.x == number
                 case Updated(old, new):
-                    assert (old.spec.x, new.spec.x) == (told, number)
+                    assert (old.spec.x, new.spec.x) == (delivered, number)
                 case Deleted():
                     raise AssertionError
                 case _:
                     assert_never(change)
-            told = number
+            delivered = number
         number += 1
         last = state(number, fits=end == "yes")
-        ended = retold(Deleted(DeletedFinalStateUnknown("a", last) if end == "unseen" else last))
-        if told is None:
+        ended = decoded(Deleted(DeletedFinalStateUnknown("a", last) if end == "unseen" else last))
+        if delivered is None:
             assert ended is None
         else:
             assert isinstance(ended, Deleted)
@@ -79,10 +79,10 @@ def test_a_story_told_again_is_consistent_and_lacks_only_what_does_not_fit(
                 assert ended.obj == Pod(Spec(number))
             else:
                 assert ended.obj == DeletedFinalStateUnknown("a", last)
-        told = None
+        delivered = None
 
 
 def test_what_is_told_in_objects_stays_as_it_is() -> None:
     changes: list[Change] = [Added(state(1, fits=True)), Deleted(state(1, fits=False))]
-    retelling = Retelling[Object](None)
-    assert [retelling.retell(change) for change in changes] == changes
+    decoder = ChangeDecoder[Object](None)
+    assert [decoder.decode(change) for change in changes] == changes

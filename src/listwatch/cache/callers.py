@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from listwatch.cache.failures import Failure, OnError
-from listwatch.cache.handlers import Change, ResourceEventHandler, tell
+from listwatch.cache.handlers import Change, ResourceEventHandler, notify
 from listwatch.clock import Clock, stray
 from listwatch.errors import ListWatchError
 
@@ -76,7 +76,7 @@ class Caller:
         running = 0.0 if self._began is None else self._clock.now() - self._began
         return HandlerStatistics(self._delivered, self._failed, self._longest, running)
 
-    async def tell(
+    async def deliver(
         self, changes: Iterable[Change], wanted: Callable[[], bool] | None = None
     ) -> None:
         """Deliver all the changes, in order, letting other tasks run every 5 ms.
@@ -94,7 +94,7 @@ class Caller:
                 self._began = began
                 waiting: object = None
                 try:
-                    waiting = tell(self._handler, change)
+                    waiting = notify(self._handler, change)
                     if waiting is None:
                         pass
                     elif inspect.iscoroutine(waiting):
@@ -194,7 +194,7 @@ class ThreadedCaller(Caller):
         """Whether the current thread belongs to this handler alone."""
         return threading.current_thread() is self._thread
 
-    async def tell(
+    async def deliver(
         self, changes: Iterable[Change], wanted: Callable[[], bool] | None = None
     ) -> None:
         """Deliver all the changes on the thread, and return when that is done."""
@@ -239,7 +239,7 @@ class ThreadedCaller(Caller):
                 break
             self._began = began = now()
             try:
-                if inspect.iscoroutine(waiting := tell(self._handler, change)):
+                if inspect.iscoroutine(waiting := notify(self._handler, change)):
                     waiting.close()
                     raise TypeError("a threaded handler's methods must not be coroutine functions")  # noqa: TRY301 - handled like a handler's exceptions
             except BaseException as error:  # noqa: BLE001 - reported in the loop; here it would only end the thread

@@ -90,15 +90,15 @@ class BoundedRate:
         """Pass the failure on, or count it."""
         kind = _kind(failure)
         now = self._clock.now()
-        began, told, left_out = self._seen.get(kind, (now, 0, 0))
+        began, reported, left_out = self._seen.get(kind, (now, 0, 0))
         if now - began >= self._seconds:
-            began, told = now, 0
-        if told >= self._most:
-            self._seen[kind] = (began, told, left_out + 1)
+            began, reported = now, 0
+        if reported >= self._most:
+            self._seen[kind] = (began, reported, left_out + 1)
             return
         if len(self._seen) >= self._MOST_KINDS:
             self._seen.clear()
-        self._seen[kind] = (began, told + 1, 0)
+        self._seen[kind] = (began, reported + 1, 0)
         self._on_error(structs.replace(failure, more=left_out) if left_out else failure)
 
 

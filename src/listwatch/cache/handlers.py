@@ -149,37 +149,37 @@ class FilteringEventHandler:
     def __init__(self, passes: Callable[[Object], bool], handler: ResourceEventHandler) -> None:
         self._passes = passes
         self._handler = handler
-        self._told: set[str] = set()
+        self._delivered: set[str] = set()
 
     def on_add(self, obj: Object, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - required by the protocol
         """Deliver an addition if the object passes."""
         if not self._passes(obj):
             return None
-        self._told.add(obj.key)
+        self._delivered.add(obj.key)
         return self._handler.on_add(obj, is_in_initial_list)
 
     def on_update(self, old: Object, new: Object) -> Awaitable[None] | None:
         """Deliver an update, an addition or a deletion."""
         passes = self._passes(new)
-        if new.key in self._told:
+        if new.key in self._delivered:
             if passes:
                 return self._handler.on_update(old, new)
-            self._told.discard(new.key)
+            self._delivered.discard(new.key)
             return self._handler.on_delete(old)
         if passes:
-            self._told.add(new.key)
+            self._delivered.add(new.key)
             return self._handler.on_add(new, False)
         return None
 
     def on_delete(self, obj: Item) -> Awaitable[None] | None:
         """Deliver the deletion of an object that was delivered."""
-        if obj.key not in self._told:
+        if obj.key not in self._delivered:
             return None
-        self._told.discard(obj.key)
+        self._delivered.discard(obj.key)
         return self._handler.on_delete(obj)
 
 
-class Retelling(Generic[T]):
+class ChangeDecoder(Generic[T]):
     """Converts changes of `Object`s to changes of another type.
 
     A state that does not fit the type can't be delivered. The changes of each key are consistent
@@ -197,8 +197,8 @@ class Retelling(Generic[T]):
         # Keys whose current state does not fit, with the last delivered state, if any.
         self._misfits: dict[str, Object | None] = {}
 
-    def retell(self, change: Change) -> Change[T] | None:
-        """Return the converted change; None for the deletion of an object that was never delivered.
+    def decode(self, change: Change) -> Change[T] | None:
+        """Return the decoded change; None for the deletion of an object that was never delivered.
 
         Raises:
             ObjectDecodeError: the new state does not fit the type, so nothing can be delivered.
@@ -209,32 +209,34 @@ class Retelling(Generic[T]):
         if isinstance(change, Deleted):
             return self._deleted(change.obj)
         key = change.key
-        state, told = (change.obj, None) if isinstance(change, Added) else (change.new, change.old)
-        told = self._misfits.get(key, told)
+        state, delivered = (
+            (change.obj, None) if isinstance(change, Added) else (change.new, change.old)
+        )
+        delivered = self._misfits.get(key, delivered)
         try:
             new = state.decode(self._into)
-            old = new if told is None or told is state else told.decode(self._into)
+            old = new if delivered is None or delivered is state else delivered.decode(self._into)
         except BaseException:
-            self._misfits[key] = told
+            self._misfits[key] = delivered
             raise
         self._misfits.pop(key, None)
-        if told is None:
+        if delivered is None:
             initial = isinstance(change, Added) and change.is_in_initial_list
             return Added(new, initial, state)
         return Updated(old, new, isinstance(change, Updated) and change.is_resync, state)
 
-    def retell_all(
+    def decode_all(
         self, changes: Iterable[Change], on_misfit: Callable[[str, ObjectDecodeError], None]
     ) -> Iterator[Change[T]]:
-        """Iterate over the converted changes; call `on_misfit` with key and error of the others."""
+        """Iterate over the decoded changes; call `on_misfit` with key and error of the others."""
         for change in changes:
             try:
-                told = self.retell(change)
+                decoded = self.decode(change)
             except ObjectDecodeError as error:
                 on_misfit(change.key, error)
             else:
-                if told is not None:
-                    yield told
+                if decoded is not None:
+                    yield decoded
 
     def _deleted(self, item: Item) -> Deleted[T] | None:
         if self._misfits.pop(item.key, item) is None:
@@ -248,7 +250,7 @@ class Retelling(Generic[T]):
 
 
 class DecodingEventHandler:
-    """Calls a handler with objects of the type that it wants; see `Retelling`.
+    """Calls a handler with objects of the type that it wants; see `ChangeDecoder`.
 
     Raises the `ObjectDecodeError` of a state that can't be delivered, so that it is reported and
     counted as the handler's failure.
@@ -259,27 +261,27 @@ class DecodingEventHandler:
     """
 
     def __init__(self, into: Into[U], handler: ResourceEventHandler[U]) -> None:
-        self._retelling: Retelling[Any] = Retelling(into)
+        self._decoder: ChangeDecoder[Any] = ChangeDecoder(into)
         self._handler: ResourceEventHandler[Any] = handler
 
     def on_add(self, obj: Object, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - required by the protocol
         """Deliver an addition."""
-        return self._tell(Added(obj, is_in_initial_list))
+        return self._deliver(Added(obj, is_in_initial_list))
 
     def on_update(self, old: Object, new: Object) -> Awaitable[None] | None:
         """Deliver an update, or an addition if no earlier state fitted."""
-        return self._tell(Updated(old, new))
+        return self._deliver(Updated(old, new))
 
     def on_delete(self, obj: Item) -> Awaitable[None] | None:
         """Deliver the deletion of an object that was delivered."""
-        return self._tell(Deleted(obj))
+        return self._deliver(Deleted(obj))
 
-    def _tell(self, change: Change) -> Awaitable[None] | None:
-        told = self._retelling.retell(change)
-        return None if told is None else tell(self._handler, told)
+    def _deliver(self, change: Change) -> Awaitable[None] | None:
+        decoded = self._decoder.decode(change)
+        return None if decoded is None else notify(self._handler, decoded)
 
 
-def tell(handler: ResourceEventHandler[T], change: Change[T]) -> Awaitable[None] | None:
+def notify(handler: ResourceEventHandler[T], change: Change[T]) -> Awaitable[None] | None:
     """Call the handler's method for a change."""
     if isinstance(change, Updated):
         return handler.on_update(change.old, change.new)

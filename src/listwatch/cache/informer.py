@@ -186,7 +186,7 @@ class Informer:
         if not self._ordered and not self._queue.statistics().depth:
             # Without an order, only an empty queue shows the version applied.
             self.indexer.bookmark(self.reflector.last_sync_resource_version)
-        await self._caller.tell(changes)
+        await self._caller.deliver(changes)
 
 
 def make_queue(

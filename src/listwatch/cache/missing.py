@@ -19,7 +19,7 @@ class UnprovenError(ListWatchError):
     """Objects stay in the cache because no answer says whether they still exist."""
 
 
-class Told(msgspec.Struct):
+class ListResult(msgspec.Struct):
     """What a list or a stream of initial events has delivered so far.
 
     Attributes:
@@ -34,7 +34,7 @@ class Told(msgspec.Struct):
 
 
 async def ask_for_missing(
-    told: Told,
+    result: ListResult,
     missing: Mapping[str, Object],
     source: KnowsObjects | None,
     *,
@@ -48,7 +48,7 @@ async def ask_for_missing(
     answer, its last known state stays.
 
     Args:
-        told: the objects that the list delivered; receives the kept objects.
+        result: the objects that the list delivered; receives the kept objects.
         missing: the last known states of the known objects that the list lacks, by key.
         source: where to request them; None keeps everything.
         decoder: creates objects from bytes.
@@ -80,8 +80,8 @@ async def ask_for_missing(
                     continue
         if obj is None or obj.key != key:
             obj = missing[key]
-            told.stale.add(key)
-        told.items.append(obj)
+            result.stale.add(key)
+        result.items.append(obj)
     if unproven:
         report(
             UnprovenError(

@@ -175,7 +175,7 @@ class Listener:
         self._serving = asyncio.current_task()
         try:
             while changes := await self.take():
-                await caller.tell(changes, self._is_wanted)
+                await caller.deliver(changes, self._is_wanted)
         finally:
             if isinstance(caller, ThreadedCaller):
                 caller.close()

@@ -23,7 +23,7 @@ from listwatch.cache.list_watch import (
     WatchOptions,
     WatchStream,
 )
-from listwatch.cache.missing import Told, ask_for_missing
+from listwatch.cache.missing import ListResult, ask_for_missing
 from listwatch.cache.pages import pages
 from listwatch.cache.reflector_machine import (
     HEALTHY_SECONDS,
@@ -289,23 +289,23 @@ class Reflector:
 
     async def _list(self) -> Input:
         try:
-            told, version = await self._list_all()
-            await self._replace(told, version)
+            result, version = await self._list_all()
+            await self._replace(result, version)
         except asyncio.CancelledError as cancellation:
             return self._ended(stray(cancellation), "list")
         except Exception as error:  # noqa: BLE001 - survive any exception of a source or store
             return self._ended(error, "list")
         return Listed(version)
 
-    async def _list_all(self) -> tuple[Told, str]:
-        told, version = Told(), ""
+    async def _list_all(self) -> tuple[ListResult, str]:
+        result, version = ListResult(), ""
         known = KnownMeanwhile(self._known)
         listing = pages(self._list_page, page_size=self._page_size, decoder=self._decoder)
         async for page, anew in listing:
             if anew:
-                told, version = Told(), page.resource_version
-            await self._accept(told, page, known)
-        return told, version
+                result, version = ListResult(), page.resource_version
+            await self._accept(result, page, known)
+        return result, version
 
     async def _list_page(self, options: ListOptions) -> ObjectList:
         self._lists += 1
@@ -321,30 +321,30 @@ class Reflector:
         self._reader.last_frame = self._clock.now()
         return page
 
-    async def _accept(self, told: Told, page: ObjectList, known: KnownMeanwhile) -> None:
-        told.items += page.items
+    async def _accept(self, result: ListResult, page: ObjectList, known: KnownMeanwhile) -> None:
+        result.items += page.items
         for number, error in enumerate(page.undecodable):
             self._report_undecodable(error)
             if error.key is None:
-                told.nameless = True
-            elif error.key not in told.stale and (kept := known(error.key)) is not None:
-                told.items.append(kept)
-                told.stale.add(error.key)
+                result.nameless = True
+            elif error.key not in result.stale and (kept := known(error.key)) is not None:
+                result.items.append(kept)
+                result.stale.add(error.key)
             if number % _MANY == _MANY - 1:
                 await self._clock.sleep(0)
 
-    async def _replace(self, told: Told, version: str) -> None:
-        if told.nameless and self._knows_missing is not None:
-            missing = self._knows_missing.missing({obj.key for obj in told.items})
+    async def _replace(self, result: ListResult, version: str) -> None:
+        if result.nameless and self._knows_missing is not None:
+            missing = self._knows_missing.missing({obj.key for obj in result.items})
             self._has_unproven = await ask_for_missing(
-                told,
+                result,
                 missing,
                 self._source if isinstance(self._source, KnowsObjects) else None,
                 decoder=self._decoder,
                 rng=self._rng,
                 report=lambda error, key: self._report_undecodable(error, key=key),
             )
-        self._reader.replace(told, version)
+        self._reader.replace(result, version)
         self._relists += 1
 
     async def _probe(self) -> Input:
@@ -363,7 +363,7 @@ class Reflector:
         try:
             gone = await self._definition.is_gone()
             if gone:
-                await self._replace(Told(), self._state.resource_version)
+                await self._replace(ListResult(), self._state.resource_version)
         except asyncio.CancelledError as cancellation:
             return self._ended(stray(cancellation), "look for the definition")
         except Exception as error:  # noqa: BLE001 - survive any exception of a source or store
@@ -405,9 +405,9 @@ class Reflector:
             self._ask_again(watch)
             await self._reader.follow(watch, stream)
         elif (read := await self._reader.read_initial(watch, stream)) is not None:
-            told, version, rest = read
+            result, version, rest = read
             watch.watchdog.allow(_QUESTIONS_SECONDS)
-            await self._replace(told, version)
+            await self._replace(result, version)
             self._step(Listed(version))
             watch.version = version
             watch.synthetic = False

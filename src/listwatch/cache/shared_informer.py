@@ -13,9 +13,9 @@ from listwatch.cache.compression import ZstdCodec
 from listwatch.cache.failures import Failure, OnError
 from listwatch.cache.handlers import (
     Change,
+    ChangeDecoder,
     DecodingEventHandler,
     ResourceEventHandler,
-    Retelling,
 )
 from listwatch.cache.list_watch import Decoder, ListerWatcher
 from listwatch.cache.lister import Lister
@@ -192,7 +192,7 @@ class SharedInformer(Generic[T]):
         """Add a handler, before or after the start.
 
         A state that does not fit the informer's type is not delivered, but reported and counted as
-        the handler's failure; see `Retelling`.
+        the handler's failure; see `ChangeDecoder`.
 
         Args:
             handler: its methods may be plain functions, which must not block, or coroutine
@@ -207,16 +207,16 @@ class SharedInformer(Generic[T]):
             TypeError: not a handler.
             ValueError: a resync period under a second, or a `max_pending` under one.
         """
-        told: Any = handler
-        if isinstance(told, type) or not isinstance(told, ResourceEventHandler):
+        wrapped: Any = handler
+        if isinstance(wrapped, type) or not isinstance(wrapped, ResourceEventHandler):
             raise TypeError(
                 f"{handler!r} is not a handler, since it lacks on_add, on_update or on_delete: "
                 "HandlerFuncs(on_add, on_update, on_delete) turns functions into one"
             )
         if self.decode is not None:
-            told = DecodingEventHandler(self.decode, handler)
+            wrapped = DecodingEventHandler(self.decode, handler)
         return self._cache.processor.add(
-            told,
+            wrapped,
             name=name or type(handler).__name__,
             resync_period=self._resync_period if resync_period is None else resync_period,
             threaded=threaded,
@@ -251,7 +251,7 @@ class SharedInformer(Generic[T]):
     async def changes(self, *, max_pending: int | None = None) -> AsyncGenerator[Change[T], None]:
         """Iterate over the whole cache as additions, then over every change, until the end.
 
-        A state that does not fit the informer's type is reported and skipped; see `Retelling`.
+        A state that does not fit the informer's type is reported and skipped; see `ChangeDecoder`.
 
         Close the iterator (`contextlib.aclosing`) when leaving early. Otherwise changes accumulate
         until it is garbage-collected.
@@ -260,10 +260,10 @@ class SharedInformer(Generic[T]):
             max_pending: as for `add_handler`.
         """
         listener = self.listen(name="changes", max_pending=max_pending)
-        retelling = Retelling(self.decode)
+        decoder = ChangeDecoder(self.decode)
         try:
             while batch := await listener.take():
-                for change in retelling.retell_all(batch, self.report_misfit):
+                for change in decoder.decode_all(batch, self.report_misfit):
                     yield change
         finally:
             listener.remove()

@@ -15,7 +15,7 @@ from listwatch.cache.list_watch import (
     WatchEvent,
     WatchStream,
 )
-from listwatch.cache.missing import Told
+from listwatch.cache.missing import ListResult
 from listwatch.cache.reflector_machine import NO_POSITION, Fault, is_older
 from listwatch.cache.transform import TransformError
 from listwatch.clock import Clock, Timeout
@@ -215,10 +215,10 @@ class WatchReader:
         #: How long silence is normal where bookmarks come.
         self._silence = SILENCE_SECONDS
 
-    def replace(self, told: Told, version: str) -> None:
+    def replace(self, result: ListResult, version: str) -> None:
         """Give the whole current state to the store."""
-        self._store.replace(told.items, version)
-        self.stale = told.stale
+        self._store.replace(result.items, version)
+        self.stale = result.stale
 
     async def follow(
         self, watch: Watch, stream: WatchStream, first: Sequence[WatchEvent] = ()
@@ -257,7 +257,7 @@ class WatchReader:
 
     async def read_initial(
         self, watch: Watch, stream: WatchStream
-    ) -> tuple[Told, str, Sequence[WatchEvent]] | None:
+    ) -> tuple[ListResult, str, Sequence[WatchEvent]] | None:
         """Read up to the end of the initial events.
 
         Returns the events read, their version and the events after the end; None if the stream
@@ -292,8 +292,8 @@ class WatchReader:
                         watch.useless = watch.empty = 0
                         # Objects that have become undecodable stay as they were.
                         stale = kept.keys() - found.keys()
-                        told = Told(list({**kept, **found}.values()), stale, nameless)
-                        return told, event.resource_version, batch[index + 1 :]
+                        result = ListResult(list({**kept, **found}.values()), stale, nameless)
+                        return result, event.resource_version, batch[index + 1 :]
                 else:
                     _raise_if_end(event)
                     error = _event_error(event)

@@ -74,7 +74,7 @@ class DeltaProcessor:
 
     def _apply_batch(self, batch: Sequence[Deltas]) -> list[Change]:
         changes: list[Change] = []
-        put, remove, tell = self._store.put, self._store.remove, changes.append
+        put, remove, emit = self._store.put, self._store.remove, changes.append
         version = ""
         for deltas in batch:
             key, initial = deltas.key, deltas.is_in_initial_list
@@ -84,7 +84,7 @@ class DeltaProcessor:
                     if item is None:
                         raise ValueError(f"a {kind} delta without an object, in a batch")
                     if (old := remove(key)) is not None:
-                        tell(Deleted(_gone(key, old, item)))
+                        emit(Deleted(_gone(key, old, item)))
                     if isinstance(item, Object):
                         version = item.meta.resource_version or version
                     continue
@@ -96,16 +96,16 @@ class DeltaProcessor:
                 meta = item.meta
                 version = meta.resource_version or version
                 if old is None:
-                    tell(Added(item, initial))
+                    emit(Added(item, initial))
                 elif old.meta.uid != meta.uid:
-                    tell(Deleted(DeletedFinalStateUnknown(key, old)))
-                    tell(Added(item, initial))
+                    emit(Deleted(DeletedFinalStateUnknown(key, old)))
+                    emit(Added(item, initial))
                 elif old.meta.resource_version == meta.resource_version != "":
                     put(key, old)  # so that the `old` of an update is the last delivered `new`
                     if kind is _SYNC:
-                        tell(Updated(old, old, True))
+                        emit(Updated(old, old, True))
                 else:
-                    tell(Updated(old, item, kind is _SYNC))
+                    emit(Updated(old, item, kind is _SYNC))
         if self._ordered:
             self._store.bookmark(version)
         return changes

@@ -14,7 +14,7 @@ import msgspec
 
 from listwatch.cache.factory import InformerFactory, ListWatchSource
 from listwatch.cache.failures import OnError
-from listwatch.cache.handlers import Change, ResourceEventHandler, Retelling
+from listwatch.cache.handlers import Change, ChangeDecoder, ResourceEventHandler
 from listwatch.cache.lister import Lister
 from listwatch.cache.processor import Listener, ListenerStatistics, StoppedError
 from listwatch.cache.shared_cache import SharedInformerStatistics
@@ -361,7 +361,7 @@ class BlockingInformer(Generic[T]):
             seconds: end the iteration after this time; None for never.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
-        retelling = Retelling(self._shared.decode)
+        decoder = ChangeDecoder(self._shared.decode)
 
         def on_misfit(key: str, error: ObjectDecodeError) -> None:
             async def report() -> None:
@@ -376,7 +376,7 @@ class BlockingInformer(Generic[T]):
         listener = self._connection.call(add)
         try:
             while batch := self._take(listener, deadline):
-                yield from retelling.retell_all(batch, on_misfit)
+                yield from decoder.decode_all(batch, on_misfit)
         finally:
             self._connection.forget(listener)
 

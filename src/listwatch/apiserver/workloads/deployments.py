@@ -89,7 +89,7 @@ class _Rollout:
             return moved
         if paused or self._is_scaling():
             plan = scaled(self._deployment, self._new, self._old)
-            steps = self._scale_steps(plan, retell=True)
+            steps = self._scale_steps(plan, describe=True)
             if paused and not steps:
                 steps = self._forget_old()
             return [*steps, *self._status_steps()]
@@ -138,14 +138,14 @@ class _Rollout:
         total = replicas_of(self._deployment)
         return {DESIRED: str(total), MOST: str(total + surge_and_unavailable(self._deployment)[0])}
 
-    def _scale_steps(self, plan: dict[str, int], *, retell: bool = False) -> Steps:
-        """Return the writes that scale ReplicaSets; with `retell` also update their annotations."""
+    def _scale_steps(self, plan: dict[str, int], *, describe: bool = False) -> Steps:
+        """Return the writes that scale ReplicaSets; with `describe`, update annotations as well."""
         steps: Steps = []
         for each in self._sets:
             replicas = plan.get(each["metadata"]["name"], replicas_of(each))
             annotations = each["metadata"].get("annotations") or {}
             told = self._bounds().items() <= annotations.items()
-            if replicas == replicas_of(each) and (told or not retell or not replicas):
+            if replicas == replicas_of(each) and (told or not describe or not replicas):
                 continue
             wanted = with_metadata(each, annotations={**annotations, **self._bounds()})
             wanted["spec"] = {**each["spec"], "replicas": replicas}
