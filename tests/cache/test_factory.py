@@ -153,3 +153,37 @@ async def test_indices_can_be_asked_for_by_each() -> None:
         assert again is informer
         assert informer.indexer.index_keys("name", "a") == ["a"]
         assert informer.indexer.index_keys("first", "a") == ["a"]
+
+
+async def test_a_dropped_informer_ends_alone_and_the_next_request_starts_another() -> None:
+    scene = Scene("pods", "nodes")
+    scene.cluster.sources["pods"].add(pod("a"))
+    told: list[str] = []
+    async with scene.factory:
+        pods, nodes = scene.factory.informer("pods"), scene.factory.informer("nodes")
+        listener = pods.add_handler(HandlerFuncs(lambda obj, _: told.append(obj.name)))
+        await listener.wait_for_sync()
+        await scene.factory.drop(pods)
+        assert (pods.is_stopped, nodes.is_stopped, len(scene.factory)) == (True, False, 1)
+        scene.cluster.sources["pods"].add(pod("b"))
+        again = scene.factory.informer("pods")
+        await again.wait_for_sync()
+        assert again is not pods
+        assert sorted(obj.name for obj in again.lister.list()) == ["a", "b"]
+        assert [obj.name for obj in pods.lister.list()] == ["a"]
+        assert told == ["a"]
+        with pytest.raises(ValueError, match="pods is not one of this factory"):
+            await scene.factory.drop(pods)
+
+
+async def test_a_view_drops_its_informer_also_before_the_start() -> None:
+    scene = Scene("pods")
+    pods = scene.factory.informer("pods")
+    listener = pods.add_handler(HandlerFuncs())
+    await scene.factory.drop(pods.view(dict))
+    assert len(scene.factory) == 0
+    with pytest.raises(StoppedError):
+        await listener.wait_for_sync()
+    async with scene.factory:
+        await scene.clock.settle()
+    assert scene.cluster.sources["pods"].requests == []

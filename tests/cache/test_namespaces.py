@@ -78,3 +78,39 @@ async def test_a_namespace_that_may_not_be_read_is_told_to_who_waits() -> None:
         await clock.advance(10)
         with pytest.raises(ExceptionGroup):
             await waiting
+
+
+async def test_a_cluster_scoped_resource_in_namespaces_is_watched_and_told_once() -> None:
+    clock = FakeClock()
+    source = FakeControllerSource(clock=clock)
+    source.add(pod("node", ""))
+
+    class WholeCluster(Cluster):
+        def list_watch(self, resource: str, namespace: str | None = None, **_: Any) -> Any:
+            assert namespace in {"n1", "n2"}
+            return super().list_watch(resource, "")
+
+    factory = InformerFactory(WholeCluster(source), clock=clock)
+    nodes = factory.namespaces("pods", ["n1", "n2"], decode=dict)
+    told: list[str] = []
+    listener = nodes.add_handler(
+        HandlerFuncs(
+            lambda obj, _: told.append(f"add {obj['metadata']['name']}"),
+            lambda _, new: told.append(f"update {new['metadata']['name']}"),
+            lambda _: told.append("delete"),
+        )
+    )
+    async with factory:
+        await nodes.wait_for_sync()
+        await listener.wait_for_sync()
+        source.modify(pod("node", ""))
+        source.add(pod("other", ""))
+        source.delete("other")
+        await clock.settle()
+        assert told == ["add node", "update node", "add other", "delete"]
+        assert [obj["metadata"]["name"] for obj in nodes.lister.list()] == ["node"]
+        assert nodes.lister.get("node")["metadata"]["name"] == "node"
+        await listener.aclose()
+        source.delete("node")
+        await clock.settle()
+        assert told[4:] == []

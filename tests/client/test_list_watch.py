@@ -30,6 +30,7 @@ from listwatch.objects import ObjectDecoder, decode_object
 from listwatch.testing.scripted_server import ScriptedServer, respond
 
 CM = Resource(version="v1", plural="configmaps", kind="ConfigMap")
+NODE = Resource(version="v1", plural="nodes", kind="Node", namespaced=False)
 EMPTY = {"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": []}
 
 
@@ -44,6 +45,14 @@ def chunked(*pieces: bytes, end: bool = True) -> bytes:
 def event(name: str, **more: Any) -> bytes:
     value = {"metadata": {"name": name, "resourceVersion": "1"}, **more}
     return json.dumps({"type": "ADDED", "object": value}).encode() + b"\n"
+
+
+async def test_a_cluster_scoped_resource_is_listed_as_a_whole_whatever_the_namespace(
+    server: ScriptedServer, client: Client
+) -> None:
+    server.answers["/api/v1/nodes"] = EMPTY | {"kind": "NodeList"}
+    await client.list_watch(NODE, "shop").list(ListOptions(decoder=decode))
+    assert server.targets == ["GET /api/v1/nodes"]
 
 
 async def test_a_list_asks_for_what_its_options_say(server: ScriptedServer, client: Client) -> None:

@@ -71,6 +71,9 @@ class Caller:
         """Whether the current thread belongs to this handler alone."""
         return False
 
+    async def ended(self) -> None:
+        """Return when no call of the handler runs, after the task that calls `tell` has ended."""
+
     def statistics(self) -> HandlerStatistics:
         """Return statistics so far."""
         running = 0.0 if self._began is None else self._clock.now() - self._began
@@ -188,6 +191,7 @@ class ThreadedCaller(Caller):
         super().__init__(handler, on_error=on_error, clock=clock, name=name)
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._ended = asyncio.Event()
 
     @property
     def is_current_thread(self) -> bool:
@@ -198,11 +202,13 @@ class ThreadedCaller(Caller):
         self, changes: Iterable[Change], wanted: Callable[[], bool] | None = None
     ) -> None:
         """Deliver all the changes on the thread, and return when that is done."""
+        loop = asyncio.get_running_loop()
         if self._thread is None:
             name = f"handler {self._name}"
-            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            self._thread = threading.Thread(
+                target=self._serve, args=(loop,), name=name, daemon=True
+            )
             self._thread.start()
-        loop = asyncio.get_running_loop()
         done: asyncio.Future[list[tuple[Change, BaseException]]] = loop.create_future()
         cancelled = threading.Event()
 
@@ -225,9 +231,16 @@ class ThreadedCaller(Caller):
         """Let the thread end after its current change."""
         self._work.put(None)
 
-    def _serve(self) -> None:
+    async def ended(self) -> None:
+        """Return when the thread has ended; `close` lets it."""
+        if self._thread is not None:
+            await self._ended.wait()
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         while (work := self._work.get()) is not None:
             work()
+        with suppress(RuntimeError):  # as above
+            loop.call_soon_threadsafe(self._ended.set)
 
     def _tell_here(
         self, changes: Iterable[Change], wanted: Callable[[], bool]

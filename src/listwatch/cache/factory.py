@@ -106,6 +106,7 @@ class InformerFactory:
         self._on_error = on_error if on_error is not None else LogFailures(self._clock)
         self._informers: dict[Selection, SharedInformer] = {}
         self._running: asyncio.TaskGroup | None = None
+        self._tasks: dict[SharedInformer, asyncio.Task[None]] = {}
         self._used = False
         self._ended = False
         self._own: asyncio.TaskGroup | None = None
@@ -160,7 +161,7 @@ class InformerFactory:
                 raise StoppedError("the factory has stopped and creates no more informers")
             informer = self._informers[selection] = self._make(selection)
             if self._running is not None:
-                self._running.create_task(informer.run())
+                self._run(informer, self._running)
         there = informer.indexer.indexers
         informer.indexer.add_indexers(
             {name: func for name, func in (indexers or {}).items() if name not in there}
@@ -227,6 +228,37 @@ class InformerFactory:
             on_error=self._on_error,
         )
 
+    def _run(self, informer: SharedInformer, group: asyncio.TaskGroup) -> None:
+        self._tasks[informer] = group.create_task(informer.run())
+
+    async def drop(self, informer: SharedInformer[T]) -> None:
+        """Stop one informer and forget it; the next request for its selection starts a new one.
+
+        For an informer whose last user has left. Its handlers get nothing more, its cache remains
+        readable. Returns when it has ended; a handler on a thread may still end its current call
+        (see `Listener.aclose`). For the factory's event loop.
+
+        Args:
+            informer: one that this factory returned, or a view of it.
+
+        Raises:
+            ValueError: the factory has no such informer, or has already dropped it.
+        """
+        ours = [(s, one) for s, one in self._informers.items() if one.indexer is informer.indexer]
+        if not ours:
+            raise ValueError(f"{informer.name or 'the informer'} is not one of this factory")
+        selection, known = ours[0]
+        del self._informers[selection]
+        task = self._tasks.pop(known, None)
+        if task is None:
+            if not self._ended:  # it never ran, and must not: whoever waits for it is told
+                stop = asyncio.Event()
+                stop.set()
+                await known.run(stop)
+            return
+        task.cancel()
+        await asyncio.wait({task})
+
     def __iter__(self) -> Iterator[SharedInformer]:
         return iter(list(self._informers.values()))
 
@@ -264,7 +296,7 @@ class InformerFactory:
         try:
             async with asyncio.TaskGroup() as self._running:
                 for informer in self:
-                    self._running.create_task(informer.run())
+                    self._run(informer, self._running)
                 await asyncio.get_running_loop().create_future()
         finally:
             self._running = None

@@ -115,6 +115,26 @@ class Listener:
         by_handler = self._caller is not None and self._caller.is_current_thread
         self._processor.in_loop(partial(self._leave, self._serving if by_handler else None))
 
+    async def aclose(self) -> None:
+        """Remove the handler, and return when its running call is over.
+
+        A call that is waiting is cancelled; one on the handler's own thread runs to its end. When
+        this returns, nothing of the handler runs any more. Cancelling this ends only the wait. Call
+        it in the informer's event loop.
+
+        Raises:
+            RuntimeError: called by the handler itself, which can't await its own end: use `remove`.
+        """
+        if asyncio.current_task() in self._tasks:
+            raise RuntimeError(
+                f"the handler {self.name} can't await its own end: call remove() there"
+            )
+        self.remove()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._caller is not None:
+            await self._caller.ended()
+
     def _leave(self, spared: asyncio.Task[None] | None) -> None:
         self._processor.discard(self)
         self.close()

@@ -163,13 +163,13 @@ class SharedInformer(Generic[T]):
         self._cache = cache
         self._resync_period = resync_period
 
-    def view(self, decode: Into[U]) -> "SharedInformer[U]":
+    def view(self, decode: Into[U] | None) -> "SharedInformer[U]":
         """Return a view of this informer whose lister, handlers and `changes` use another type.
 
         Views share watch, cache and lifecycle: starting or stopping one starts or stops all.
 
         Args:
-            decode: the type.
+            decode: the type; None for `Object`.
 
         Raises:
             TypeError: neither a type nor a callable.

@@ -127,6 +127,10 @@ class ResourceListWatch:
         self._last = resource
         return resource
 
+    def _collection(self, resource: Resource) -> str:
+        # A cluster-scoped resource in a cache of namespaces is watched as a whole.
+        return resource.path(self._namespace if resource.namespaced else "")
+
     async def wait_until_reachable(self) -> bool:
         """Return when the server accepts connections; True if it did not before (see `HTTP`)."""
         return await self._http.wait_until_reachable()
@@ -168,7 +172,7 @@ class ResourceListWatch:
             api_version=resource.api_version,
             expected=self._expected_kind(resource),
         )
-        path = resource.path(self._namespace)
+        path = self._collection(resource)
         # Only a page begins at once: the server collects a whole list first.
         opening = self._http.stream(
             path, query, accept=self._accept(_METADATA_LIST), prompt=bool(options.limit)
@@ -320,7 +324,7 @@ class ResourceListWatch:
             api_version=resource.api_version,
             expected=self._expected_kind(resource),
         )
-        path = resource.path(self._namespace)
+        path = self._collection(resource)
         async with AsyncExitStack() as stack:
             opening = self._http.stream(
                 path, query, accept=self._accept(_METADATA), watch=True, prompt=True
