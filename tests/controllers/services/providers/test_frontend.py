@@ -88,7 +88,7 @@ def everything(**more: Any) -> Frontend:
         health_path="/healthz?full=1&a=%20",
     )
     made = Frontend(name="web-80", addresses=["127.0.0.9", "::1"], port=8080, rules=rules, **more)
-    made.assign([Backend("192.0.2.1", 80), Backend("2001:db8::1", 80)])
+    made.assign([Backend("192.0.2.1", 80), Backend("2001:db8::1", 80)], 2)
     return made
 
 

@@ -11,7 +11,7 @@ HEAD = "# be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state sr
 
 def frontend(*backends: Backend) -> Frontend:
     made = Frontend(name="web-80", addresses=["::1"], port=80, rules=Rules(), affinity_seconds=0)
-    made.assign(backends)
+    made.assign(backends, 2)
     return made
 
 

@@ -344,12 +344,9 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
                     await self._clock.sleep(RESTART.delay(0))
 
     async def _change_backends(self, balancer: _LoadBalancer) -> None:
-        """Apply the current backends, through the runtime API if there are free slots."""
+        """Apply the current backends through the runtime API."""
         changes = self._assign(balancer)
-        if any(change.grown for change in changes):
-            await self._haproxy.reload()
-        else:
-            await self._haproxy.change([line for one in changes for line in one.commands])
+        await self._haproxy.change([line for one in changes for line in one.commands])
 
     def _assign(self, balancer: _LoadBalancer) -> list[Assignment]:
         """Give each port its current backends; return what HAProxy must be told."""
@@ -357,7 +354,8 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             listener.set_backends(self._backends(balancer, balancer.ports["UDP", port]))
         changes = []
         for key, frontend in balancer.frontends.items():
-            change = frontend.assign(self._backends(balancer, balancer.ports[key]))
+            backends = self._backends(balancer, balancer.ports[key])
+            change = frontend.assign(backends, self._haproxy.check_seconds)
             changes.append(change)
             for number in change.drained:
                 _ = self._spawn(self._drain(balancer.service.uid, key, number))

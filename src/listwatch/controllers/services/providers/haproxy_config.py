@@ -11,11 +11,12 @@ from listwatch.controllers.services.providers.proxy_protocol import ProxyProtoco
 
 #: Name of this process as a peer of the processes before and after it.
 PEER: Final = "listwatch"
-_FEWEST_SLOTS: Final = 4
 # Maximum old workers, each of which takes some megabytes.
 _MOST_OLD_WORKERS: Final = 100
 # Words of a line; HAProxy allows 64.
 _WORDS: Final = 50
+# A backend that refuses a connection is down at once, before its next check.
+_CHECKS: Final = "fall 2 rise 1 observe layer4 error-limit 1 on-error mark-down"
 _SEND_PROXY: Final = {
     ProxyProtocol.NONE: "",
     ProxyProtocol.V1: " send-proxy",
@@ -40,12 +41,10 @@ class Assignment(msgspec.Struct, frozen=True):
 
     Attributes:
         commands: apply it while HAProxy runs.
-        grown: there were too few slots, so a reload is needed.
         drained: numbers of slots that have started to drain.
     """
 
     commands: Sequence[str]
-    grown: bool
     drained: Sequence[int]
 
 
@@ -64,7 +63,7 @@ class Frontend(msgspec.Struct, kw_only=True):
         """Return the runtime API's name of a slot."""
         return f"{self.name}/s{number}"
 
-    def assign(self, backends: Iterable[Backend]) -> Assignment:
+    def assign(self, backends: Iterable[Backend], check_seconds: float) -> Assignment:
         """Assign a slot to each backend; remaining backends keep theirs."""
         wanted = set(backends)
         commands: list[str] = []
@@ -81,23 +80,36 @@ class Frontend(msgspec.Struct, kw_only=True):
                 slot.draining = True
                 drained.append(number)
                 commands.append(f"set server {self.server(number)} state maint")
-        grown = False
+        free = [number for number, slot in enumerate(self.slots) if slot.backend is None]
         for backend in sorted(wanted):
-            number = next((n for n, slot in enumerate(self.slots) if slot.backend is None), -1)
-            if number < 0:
+            if free:
+                number = free.pop(0)
+            else:
                 number = len(self.slots)
-                self.slots += [Slot() for _ in range(max(_FEWEST_SLOTS, number))]
-                grown = True
+                self.slots.append(Slot())
+                commands += self._added(number, backend, check_seconds)
             self.slots[number].backend = backend
             server = self.server(number)
             commands += [
                 f"set server {server} addr {backend.host} port {backend.port}",
                 f"set server {server} state ready",
             ]
-        if not self.slots:
-            self.slots = [Slot() for _ in range(_FEWEST_SLOTS)]
-            grown = True
-        return Assignment(commands, grown, drained)
+        return Assignment(commands, drained)
+
+    def _added(self, number: int, backend: Backend, check_seconds: float) -> Iterable[str]:
+        """Yield the commands for a slot that the configuration in force lacks."""
+        server = self.server(number)
+        # `add server` ignores the configuration's default-server.
+        options = f"{self._options(number, check_seconds)} {_CHECKS}"
+        yield f"add server {server} {_place(backend)} {options}"
+        yield f"enable health {server}"
+
+    def _options(self, number: int, check_seconds: float) -> str:
+        # Affinity and consistent hashes go by ID, so it must not depend on how the slot was added.
+        options = f"id {number + 1} check inter {max(1, round(check_seconds * 1000))}ms"
+        if self.health_port:
+            options += f" port {self.health_port}"
+        return options + _SEND_PROXY[self.rules.proxy_protocol]
 
     def render(self, check_seconds: float) -> Iterable[str]:
         """Yield the lines of the configuration."""
@@ -134,14 +146,10 @@ class Frontend(msgspec.Struct, kw_only=True):
             table = f"    stick-table type ipv6 size 100k expire {self.affinity_seconds}s"
             yield f"{table} peers {PEER}"
             yield "    stick on src"
-        options = f" check inter {max(1, round(check_seconds * 1000))}ms"
-        if self.health_port:
-            options += f" port {self.health_port}"
-        options += _SEND_PROXY[self.rules.proxy_protocol]
         for number, slot in enumerate(self.slots):
             place = "127.0.0.1:1" if slot.backend is None else _place(slot.backend)
             state = " disabled" if slot.backend is None or slot.draining else ""
-            yield f"    server s{number} {place}{options}{state}"
+            yield f"    server s{number} {place} {self._options(number, check_seconds)}{state}"
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -189,9 +197,7 @@ def render(settings: Settings, frontends: Iterable[Frontend]) -> str:
         "    option srvtcpka",
         "    option redispatch 1",
         "    retries 3",
-        "    default-server fall 2 rise 1 init-addr none",
-        # A backend that refuses a connection is down at once, before its next check.
-        "    default-server observe layer4 error-limit 1 on-error mark-down",
+        f"    default-server {_CHECKS} init-addr none",
     ]
     for frontend in sorted(frontends, key=lambda one: one.name):
         lines += frontend.render(settings.check_seconds)

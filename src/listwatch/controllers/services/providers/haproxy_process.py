@@ -16,6 +16,13 @@ RELOAD_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.02
 _RELOAD_AGAIN_SECONDS: Final = 1.5
 _COMMAND_BYTES: Final = 8000
+# Responses of the runtime API to commands that succeeded.
+_SUCCESSES: Final = (
+    "no need to change",
+    "IP changed",
+    "port changed",
+    "New server registered",
+)
 
 
 class HAProxyError(ProviderError):
@@ -148,7 +155,7 @@ class HAProxyProcess:
             line
             for answer in answers
             for line in answer.splitlines()
-            if line and not line.startswith(("no need to change", "IP changed", "port changed"))
+            if line and not line.startswith(_SUCCESSES)
         ]
         if complaints:
             raise HAProxyError(f"haproxy rejected a command: {' '.join(complaints)[:300]}")

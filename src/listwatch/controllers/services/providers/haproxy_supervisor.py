@@ -44,7 +44,7 @@ class HAProxySupervisor:
         clock: Clock,
     ) -> None:
         self._frontends = frontends
-        self._check_seconds = check_seconds
+        self.check_seconds = check_seconds
         self._old_worker_seconds = old_worker_seconds
         self._clock = clock
         self.process: HAProxyProcess  # set by `start`
@@ -52,6 +52,8 @@ class HAProxySupervisor:
         self.changing = asyncio.Lock()
         self._up = asyncio.Event()
         self._wanted = self._applied = 0
+        # How many configurations were written for a reload or start: each has all changes so far.
+        self._written = 0
         # HAProxy may not know some assigned slots: the next change must write a configuration.
         self._is_unsure = False
         self.traffic = HAProxyTraffic()
@@ -116,25 +118,33 @@ class HAProxySupervisor:
     async def change(self, commands: Sequence[str]) -> None:
         """Apply a change by commands, or by a reload if HAProxy may lack earlier changes.
 
+        Call it without awaiting anything since the change of the frontends.
+
         Raises:
             HAProxyError: it did not take effect.
         """
-        if self._is_unsure:
-            await self.reload()
-        elif commands:
-            try:
-                await self._until_up()
-                async with self.changing:
+        if not commands and not self._is_unsure:
+            return
+        written = self._written
+        await self._until_up()
+        async with self.changing:
+            if self._written == written and not self._is_unsure:
+                try:
                     self.process.write(self._configuration(self._applied))
                     await self.process.tell(commands)
-            except BaseException:
-                self._is_unsure = True
-                raise
-            self.runtime_changes += 1
+                except BaseException:
+                    self._is_unsure = True
+                    raise
+                self.runtime_changes += 1
+                return
+            is_included = not self._is_unsure
+        if not is_included:
+            await self.reload()
 
     async def _start(self) -> None:
         self.process.state_file.unlink(missing_ok=True)  # left by the previous process
         # The file may contain a change that did not take effect.
+        self._written += 1
         self.process.write(self._configuration(self._applied))
         await self.process.start(self._applied)
         self._up.set()
@@ -158,6 +168,7 @@ class HAProxySupervisor:
                 return False
             generation = self._wanted
             try:
+                self._written += 1
                 self.process.write(self._configuration(generation))
                 self._is_unsure = False
                 await self.read_traffic()  # the next process starts its counters at zero
@@ -183,7 +194,7 @@ class HAProxySupervisor:
         settings = Settings(
             runtime_socket=self.process.runtime_socket,
             generation=generation,
-            check_seconds=self._check_seconds,
+            check_seconds=self.check_seconds,
             peers_socket=self.process.peers_socket,
             state_file=str(self.process.state_file),
             old_worker_seconds=self._old_worker_seconds,
