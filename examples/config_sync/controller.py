@@ -48,7 +48,7 @@ def make_app(**options: Any) -> Manager:
         if EVERYWHERE not in source.labels and source.meta.deletion_timestamp is None:
             await delete_copies(key)
             return
-        kept = await finalize(app.client, source, FINALIZER, lambda: delete_copies(key))
+        kept = await finalize(app.client, source, FINALIZER, lambda _: delete_copies(key))
         if kept is None:
             return
         for namespace in sync.lister("namespaces").list():

@@ -39,15 +39,15 @@ def make_app(**options: Any) -> Manager:
     websites.writes("websites.example.com/status", "patch")
     websites.writes("deployments.apps", "create", "patch")
 
+    async def clean_up(website: Object) -> None:
+        # Clean up here what garbage collection does not know: a DNS record, a bucket.
+        app.recorder.event(website, "Normal", "CleanedUp", "nothing is left outside")
+
     @websites
     async def reconcile(key: str) -> None:
         website = websites.get(key)
         if website is None:
             return
-
-        async def clean_up(website: Object = website) -> None:
-            # Clean up here what garbage collection does not know: a DNS record, a bucket.
-            app.recorder.event(website, "Normal", "CleanedUp", "nothing is left outside")
 
         website = await finalize(app.client, website, FINALIZER, clean_up)
         if website is None:

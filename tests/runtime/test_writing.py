@@ -1,5 +1,7 @@
 import copy
 import json
+import time
+from datetime import datetime
 from typing import Any, Literal
 
 import pytest
@@ -202,13 +204,21 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     ]
 
 
+def test_a_condition_without_a_time_has_the_current_one() -> None:
+    conditions: list[dict[str, Any]] = []
+    before = time.time()
+    assert set_condition(conditions, "Ready", "True", "Done")
+    at = datetime.fromisoformat(conditions[0]["lastTransitionTime"]).timestamp()
+    assert int(before) <= at <= time.time()
+
+
 async def test_a_finalizer_is_added_once_cleans_up_and_goes_without_touching_another(
     client: Client,
 ) -> None:
     cleaned: list[str] = []
 
-    async def clean_up() -> None:
-        cleaned.append("x")
+    async def clean_up(obj: Object) -> None:
+        cleaned.append(obj.name)
 
     meta = {**CONFIG_MAP["metadata"], "finalizers": ["example.com/other"]}  # type: ignore[dict-item] # a mapping
     obj = await client.create({**CONFIG_MAP, "metadata": meta})
@@ -228,7 +238,7 @@ async def test_a_finalizer_is_added_once_cleans_up_and_goes_without_touching_ano
 
 
 async def test_a_finalizer_stays_when_the_clean_up_fails(client: Client) -> None:
-    async def fail() -> None:
+    async def fail(_: Object) -> None:
         raise NotFoundError("the other side is away")
 
     obj = await client.create(CONFIG_MAP)
@@ -241,7 +251,7 @@ async def test_a_finalizer_stays_when_the_clean_up_fails(client: Client) -> None
 
 
 async def test_a_finalizer_is_not_written_over_a_change_that_was_not_seen(client: Client) -> None:
-    async def clean_up() -> None:
+    async def clean_up(_: Object) -> None:
         raise AssertionError
 
     old = await client.create(CONFIG_MAP)
@@ -253,7 +263,7 @@ async def test_a_finalizer_is_not_written_over_a_change_that_was_not_seen(client
 
 @pytest.mark.parametrize("name", ["widgets", "exa mple.com/x", "example.com/"])
 async def test_a_name_that_is_no_finalizer_is_refused(client: Client, name: str) -> None:
-    async def clean_up() -> None:
+    async def clean_up(_: Object) -> None:
         raise AssertionError
 
     with pytest.raises(ValueError, match="is not a finalizer such as"):

@@ -28,6 +28,7 @@ from listwatch.objects.managed_fields import cut_managed_fields
 from listwatch.objects.metadata import (
     NO_RAW,
     ObjectMeta,
+    OwnerReference,
     Places,
     remember,
     without_nulls,
@@ -120,6 +121,11 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
     def labels(self) -> Mapping[str, str]:
         """The labels, read-only."""
         return self.meta.labels
+
+    @property
+    def owner_references(self) -> tuple[OwnerReference, ...]:
+        """The owner references."""
+        return self.meta.owner_references
 
     def json(self) -> bytes:
         """Return the whole object as JSON, including kind and apiVersion.

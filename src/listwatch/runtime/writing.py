@@ -5,6 +5,7 @@ came from a cache that lags; the retry of the reconcile fixes that.
 """
 
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -14,6 +15,7 @@ import msgspec
 from listwatch.backoff import CONFLICT, on, retry
 from listwatch.errors import ConflictError, ListWatchError, NotFoundError
 from listwatch.objects import Object
+from listwatch.runtime.api_time import api_time
 from listwatch.selector import qualified_name_problems
 
 if TYPE_CHECKING:
@@ -233,7 +235,7 @@ def set_condition(
     reason: str,
     message: str = "",
     *,
-    now: str,
+    now: str = "",
     observed_generation: int | None = None,
 ) -> bool:
     """Set a condition in a status's list, like `meta.SetStatusCondition`.
@@ -247,12 +249,14 @@ def set_condition(
         status: "True", "False" or "Unknown".
         reason: one word in CamelCase.
         message: for people.
-        now: the current time, as `api_time` formats it.
+        now: the time of a transition as the API writes it; default: the current time. Pass
+            `app.now()` where the clock is injected.
         observed_generation: the object's generation that the condition is about.
 
     Returns:
         Whether anything changed.
     """
+    now = now or api_time(time.time())
     new: dict[str, Any] = {"type": type, "status": status, "reason": reason, "message": message}
     if observed_generation is not None:
         new["observedGeneration"] = observed_generation
@@ -270,22 +274,22 @@ def set_condition(
 
 
 async def finalize(
-    client: "Client", obj: Object, finalizer: str, clean_up: Callable[[], Awaitable[object]]
+    client: "Client", obj: Object, finalizer: str, clean_up: Callable[[Object], Awaitable[object]]
 ) -> Object | None:
     """Keep a finalizer on an object while it lives, and clean up when the object is deleted.
 
     Call it first in a reconcile:
 
-        widget = await finalize(app.client, widget, "example.com/widgets", lambda: drop(widget))
-        if widget is None:
+        kept = await finalize(app.client, widget, "example.com/widgets", drop)
+        if kept is None:
             return
 
     Args:
         client: sends the requests.
         obj: the object as read.
         finalizer: a domain-qualified name that only this controller uses.
-        clean_up: called when the object is deleted, until it succeeds; then the finalizer is
-            removed. It may run more than once.
+        clean_up: called with the object when it is deleted, until the call succeeds; then the
+            finalizer is removed. It may run more than once.
 
     Returns:
         The object with its finalizer while it lives; None if it is being deleted and nothing
@@ -303,7 +307,7 @@ async def finalize(
             return obj
         return await _set_finalizers(client, obj, [*obj.meta.finalizers, finalizer])
     if finalizer in obj.meta.finalizers:
-        await clean_up()
+        await clean_up(obj)
         others = [name for name in obj.meta.finalizers if name != finalizer]
         with contextlib.suppress(NotFoundError):  # another client removed it, so the object is gone
             _ = await _set_finalizers(client, obj, others)
