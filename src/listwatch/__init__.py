@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from listwatch.runtime.results import (
         Result,
         TerminalError,
+        requeue,
         requeue_after,
     )
     from listwatch.testing.api_server import (
@@ -106,6 +107,7 @@ __all__ = [
     "UnauthorizedError",
     "Updated",
     "load_config",
+    "requeue",
     "requeue_after",
 ]
 
@@ -127,7 +129,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         "listwatch.objects": "Object ObjectDecodeError",
         "listwatch.runtime.manager": "Manager",
-        "listwatch.runtime.results": "Result TerminalError requeue_after",
+        "listwatch.runtime.results": "Result TerminalError requeue requeue_after",
         "listwatch.testing.api_server": "APIServer",
     },
 )

@@ -46,5 +46,7 @@ def test_predicates_can_be_joined() -> None:
     change = Updated(obj(meta={"labels": {"a": "1"}}), obj())
     both = predicates.all_of(predicates.labels_changed, predicates.generation_changed)
     either = predicates.any_of(predicates.labels_changed, predicates.generation_changed)
-    assert (both(change), either(change)) == (False, True)
+    neither = predicates.none_of(predicates.labels_changed, predicates.generation_changed)
+    assert (both(change), either(change), neither(change)) == (False, True, False)
+    assert predicates.none_of(predicates.generation_changed)(change)
     assert not predicates.not_deleted(Deleted(obj()))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         generation_changed,
         has,
         labels_changed,
+        none_of,
         not_deleted,
         resource_version_changed,
     )
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         DONE,
         Result,
         TerminalError,
+        requeue,
         requeue_after,
     )
     from listwatch.runtime.sharing import (
@@ -93,8 +95,10 @@ __all__ = [
     "labels_changed",
     "load_app",
     "merge_patch",
+    "none_of",
     "not_deleted",
     "owner_reference",
+    "requeue",
     "requeue_after",
     "resource_version_changed",
     "set_condition",
@@ -114,11 +118,11 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.runtime.manager": "Manager ManagerError",
         "listwatch.runtime.predicates": (
             "Predicate all_of annotations_changed any_of differs fields_changed "
-            "generation_changed has labels_changed not_deleted resource_version_changed"
+            "generation_changed has labels_changed none_of not_deleted resource_version_changed"
         ),
         "listwatch.runtime.reaper": "Reaper",
         "listwatch.runtime.reconciler": "Reconciler",
-        "listwatch.runtime.results": "DONE Result TerminalError requeue_after",
+        "listwatch.runtime.results": "DONE Result TerminalError requeue requeue_after",
         "listwatch.runtime.sharing": "ShareMember",
         "listwatch.runtime.writing": (
             "OwnershipError apply create_or_update finalize is_owned_by merge_patch "

@@ -1,5 +1,6 @@
-"""The endpoints that a platform probes: /healthz, /readyz and /metrics."""
+"""The endpoints that a platform probes, /healthz, /readyz and /metrics, and one for people."""
 
+import ipaddress
 import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -11,6 +12,8 @@ from aiohttp import web
 from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
+from listwatch.printable import printable
+from listwatch.runtime.stacks import stacks
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -32,16 +35,27 @@ class Check(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+def checked(check: Callable[[], Check]) -> Check:
+    """Return the result of a program's check; a check that raises has failed."""
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001 - shown to whoever probes
+        name = getattr(check, "__name__", type(check).__name__)
+        return Check(name, False, printable(f"{type(error).__name__}: {error}"))
+
+
 class HealthServer:
     """Serves the three endpoints, in the event loop that it reports on: `async with server`.
 
-    /healthz answers as long as the event loop runs. /readyz returns 200 if all checks pass,
-    otherwise 503, and lists the result of each check. The endpoints need no password and show no
-    secrets. It listens on loopback by default.
+    /healthz answers as long as the event loop runs; like /readyz it returns 200 if all of its
+    checks pass, otherwise 503, and lists the result of each check. /debug/stacks shows what every
+    task and thread is doing, only to clients on loopback. The endpoints need no password and show
+    no secrets. It listens on loopback by default.
 
     Args:
-        checks: called at each probe.
+        checks: called at each probe of /readyz.
         registry: the metrics.
+        live_checks: called at each probe of /healthz.
         host: the address to listen on; in a pod "0.0.0.0", because probes come from outside.
         port: 0 for a free port.
         clock: the time.
@@ -55,6 +69,7 @@ class HealthServer:
         checks: Callable[[], Iterable[Check]],
         registry: "CollectorRegistry",
         *,
+        live_checks: Callable[[], Iterable[Check]] = tuple,
         host: str = "127.0.0.1",
         port: int = 0,
         clock: Clock | None = None,
@@ -62,6 +77,7 @@ class HealthServer:
         self._clock = clock or Clock()
         self._acceptors: list[Acceptor] = []
         self._checks = checks
+        self._live_checks = live_checks
         self._registry = registry
         self._host = host
         self._asked_port = port
@@ -80,6 +96,7 @@ class HealthServer:
         app.router.add_get("/livez", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/debug/stacks", self._stacks)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         try:
@@ -115,21 +132,39 @@ class HealthServer:
 
     async def _healthz(self, request: web.Request) -> web.Response:
         del request
-        return web.Response(text="ok\n")
+        return _report(self._live_checks(), "ok", "not ok")
 
     async def _readyz(self, request: web.Request) -> web.Response:
         del request
-        checks = list(self._checks())
-        lines = [
-            f"[+] {check.name}" if check.ok else f"[-] {check.name}: {check.problem}"
-            for check in checks
-        ]
-        ready = all(check.ok for check in checks)
-        lines.append("ready" if ready else "not ready")
-        return web.Response(status=200 if ready else 503, text="\n".join(lines) + "\n")
+        return _report(self._checks(), "ready", "not ready")
+
+    async def _stacks(self, request: web.Request) -> web.Response:
+        if not _is_loopback(request.remote):
+            raise web.HTTPForbidden(text="only for clients on loopback: use kubectl port-forward\n")
+        return web.Response(text=stacks())
 
     async def _metrics(self, request: web.Request) -> web.Response:
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - loaded on first use
 
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+
+def _report(checks: Iterable[Check], good: str, bad: str) -> web.Response:
+    checks = list(checks)
+    lines = [
+        f"[+] {check.name}" if check.ok else f"[-] {check.name}: {check.problem}"
+        for check in checks
+    ]
+    passed = all(check.ok for check in checks)
+    lines.append(good if passed else bad)
+    return web.Response(status=200 if passed else 503, text="\n".join(lines) + "\n")
+
+
+def _is_loopback(peer: str | None) -> bool:
+    try:
+        address = ipaddress.ip_address(peer or "")
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

@@ -30,7 +30,7 @@ from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.candidate import ElectionEvent, LeaseTimings
 from listwatch.runtime.events import ClientEvents, EventRecorder, component_of
 from listwatch.runtime.fencing import fenced
-from listwatch.runtime.health import Check, HealthServer
+from listwatch.runtime.health import Check, HealthServer, checked
 from listwatch.runtime.held import Loading, current_loading
 from listwatch.runtime.leader_election import LeaderElector
 from listwatch.runtime.leading import LeadershipGuard, WhileLeading
@@ -145,6 +145,7 @@ class Manager:
         self._reconcilers: list[Reconciler] = []
         self._tasks: list[_Task] = []
         self._checks: list[Callable[[], Check]] = []
+        self._live_checks: list[Callable[[], Check]] = []
         self._metrics: list[Callable[[], Iterable[Metric]]] = []
         self._synced = asyncio.Event()
         self._has_run = False
@@ -215,6 +216,10 @@ class Manager:
     def ready_check(self, check: Callable[[], Check]) -> None:
         """Add a check to /readyz."""
         self._checks.append(check)
+
+    def health_check(self, check: Callable[[], Check]) -> None:
+        """Add a check to /healthz: a platform restarts a process whose check fails."""
+        self._live_checks.append(check)
 
     def configure(
         self,
@@ -312,8 +317,7 @@ class Manager:
             health = cache.health()
             problem = f"{health.problem} (for {health.since:.0f} s)" if health.problem else ""
             yield Check(f"cache {health.name}", health.ready, problem)
-        for check in self._checks:
-            yield check()
+        yield from map(checked, self._checks)
         if self._parts.failure is not None:
             yield Check(self._parts.failure[0], False, str(self._parts.failure[1]))
 
@@ -507,6 +511,7 @@ class Manager:
                 HealthServer(
                     self.checks,
                     make_registry(self._measured()),
+                    live_checks=lambda: map(checked, self._live_checks),
                     host=self._health_host,
                     port=self._health_port,
                     clock=self._clock,

@@ -111,6 +111,7 @@ def _reconciler_metrics(states: Sequence[ReconcilerStatistics]) -> Iterator["Met
         for result, count in (
             ("success", state.successes),
             ("requeue_after", state.requeues),
+            ("requeue", state.limited_requeues),
             ("error", state.errors),
         ):
             total.add_metric([state.name, result], count)
@@ -122,6 +123,7 @@ def _reconciler_metrics(states: Sequence[ReconcilerStatistics]) -> Iterator["Met
             "Reconciliations that failed and are not retried",
             "terminal_errors",
         ),
+        ("reconcile_panics", "Reconciliations that raised an unexpected exception", "panics"),
         ("reconcile_timeouts", "Reconciliations that took too long", "timeouts"),
     ):
         family = core.CounterMetricFamily(

@@ -76,6 +76,14 @@ def all_of(*predicates: Predicate) -> Predicate:
     return lambda change: all(predicate(change) for predicate in predicates)
 
 
+def none_of(*predicates: Predicate) -> Predicate:
+    """Return a predicate for changes that none of these accepts.
+
+    As a comparing predicate accepts every addition and deletion, its contrary rejects them all.
+    """
+    return lambda change: not any(predicate(change) for predicate in predicates)
+
+
 def not_deleted(change: Change) -> bool:
     """Reject deletions, for controllers that do nothing after one."""
     return not isinstance(change, Deleted)

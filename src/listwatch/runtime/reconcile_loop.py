@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from listwatch.clock import Clock, is_cancelled
-from listwatch.errors import ListWatchError, QueueClosedError, unwrap
+from listwatch.errors import QueueClosedError, unwrap
 from listwatch.printable import printable
 from listwatch.runtime.calling import ReconcileCaller
 from listwatch.runtime.key_limits import KeyLimits, Lru
 from listwatch.runtime.own_writes import OwnWrites
 from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
 from listwatch.runtime.recorded_writes import Write, record
-from listwatch.runtime.results import Result, is_terminal
+from listwatch.runtime.results import DONE, Result, is_expected, is_terminal
 from listwatch.runtime.sources import Feeds
 from listwatch.workqueue.metrics import Histogram
 from listwatch.workqueue.priority_queue import PriorityQueue
@@ -84,7 +84,8 @@ class ReconcileLoop:
         #: Delays keys whose writes are not cached yet.
         self._settling: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
-        self._successes = self._requeues = self._errors = self._terminal_errors = 0
+        self._successes = self._requeues = self._limited_requeues = 0
+        self._errors = self._terminal_errors = self._panics = 0
         self._timeouts = self._throttled = self._unseen = 0
         self._deleted: Lru[str, bool] = Lru(_REMEMBERED_DELETIONS)
         self._duration = Histogram()
@@ -156,8 +157,10 @@ class ReconcileLoop:
             name=self._name,
             successes=self._successes,
             requeues=self._requeues,
+            limited_requeues=self._limited_requeues,
             errors=self._errors,
             terminal_errors=self._terminal_errors,
+            panics=self._panics,
             timeouts=self._timeouts,
             unseen=self._unseen,
             throttled=self._throttled,
@@ -172,8 +175,7 @@ class ReconcileLoop:
     def report(self, words: str, error: BaseException) -> None:
         """Log an error, and remember it for the statistics."""
         self._last_error = words
-        # Refusals, conflicts and time-outs are normal; only bugs need a traceback.
-        if isinstance(error, ListWatchError | TimeoutError):
+        if is_expected(error):
             _logger.warning("reconciler %s: %s", self._name, words)
         else:
             _logger.error("reconciler %s: %s", self._name, words, exc_info=error)
@@ -288,13 +290,7 @@ class ReconcileLoop:
         """Decide when the key is reconciled again."""
         queue = self._queue
         if error is None:
-            queue.forget(key)
-            if result is not None and result.requeue_after is not None:
-                self._requeues += 1
-                priority = queue.priority_of(key)
-                queue.add_with(key, priority=priority, after=max(0.0, result.requeue_after))
-            else:
-                self._successes += 1
+            self._settle_success(key, result or DONE)
             return
         self._failed(key, error)
         if is_terminal(error):
@@ -302,6 +298,20 @@ class ReconcileLoop:
             queue.forget(key)
         else:
             queue.requeue(key, failed=True)
+
+    def _settle_success(self, key: str, result: Result) -> None:
+        queue = self._queue
+        priority = queue.priority_of(key) if result.priority is None else result.priority
+        if result.requeue:
+            self._limited_requeues += 1
+            queue.add_with(key, priority=priority, rate_limited=True)
+            return
+        queue.forget(key)
+        if result.requeue_after is None:
+            self._successes += 1
+        else:
+            self._requeues += 1
+            queue.add_with(key, priority=priority, after=max(0.0, result.requeue_after))
 
     def _count_unseen(self, key: str) -> None:
         primary = self.primary
@@ -313,4 +323,5 @@ class ReconcileLoop:
     def _failed(self, key: str, error: BaseException) -> None:
         self._errors += 1
         error = unwrap(error)
+        self._panics += not is_expected(error)
         self.report(printable(f"{key}: {type(error).__name__}: {error}"), error)

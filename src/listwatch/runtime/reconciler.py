@@ -312,6 +312,18 @@ class Reconciler:
         else:
             self._loop.call_soon_threadsafe(self._put_own, key, priority)
 
+    def reset_backoff(self, key: str) -> None:
+        """Forget the failures of a key, so that its next retry has the shortest delay.
+
+        A retry that waits keeps its time; `enqueue` makes the key due now. Any thread may call
+        this, before the start only the manager's.
+        """
+        here = _running_loop()
+        if self._loop in {None, here}:
+            self.queue.forget(key)
+        else:
+            self._loop.call_soon_threadsafe(self.queue.forget, key)
+
     def get(self, key: str) -> Object | None:
         """Return the cached object of this key, or None if there is none (any more).
 

@@ -13,8 +13,10 @@ class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
         name: the reconciler's name.
         successes: reconciles that succeeded without a requeue.
         requeues: reconciles that asked for a requeue after a time.
+        limited_requeues: reconciles that asked for a requeue by the rate limiter.
         errors: reconciles that raised, terminal errors included.
         terminal_errors: errors that are not retried.
+        panics: errors of no expected kind: neither a `ListWatchError` nor a time-out.
         timeouts: reconciles cancelled because they took too long, whatever their outcome.
         unseen: reconciles of keys of the primary resource that were never seen: objects deleted
             while nobody watched, if something else woke their keys.
@@ -30,8 +32,10 @@ class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     successes: int
     requeues: int
+    limited_requeues: int
     errors: int
     terminal_errors: int
+    panics: int
     timeouts: int
     unseen: int
     throttled: int
