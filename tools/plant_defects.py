@@ -293,6 +293,13 @@ DEFECTS: Final = (
         "                pass",
         "workqueue/test_priority_queue.py",
     ),
+    Defect(
+        "a group of keys saves up turns",
+        "workqueue/priority_queue.py",
+        "max(served, last.get(group, 0)) + 1",
+        "last.get(group, 0) + 1",
+        "workqueue/test_priority_queue_groups.py",
+    ),
     # --- the client ---
     Defect(
         "a write that may have been done is sent again",

@@ -7,7 +7,7 @@ priorities get a share of the work, the queue can be drained, and shutting down 
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -36,12 +36,16 @@ class PriorityQueue(WorkQueue[K]):
     So that urgent items can't starve the others, one take in four goes to the item that has been
     ready longest, if that is over `ageing` seconds.
 
+    With `fair_by`, groups of items with equal priority take turns: while a group has a ready item,
+    no other group is served more than twice before it, except by age.
+
     Args:
         name: labels the metrics; a queue without a name has none.
         clock: the time.
         rate_limiter: the delays of `add_rate_limited`; by default 5 ms · 2ⁿ per item, at most 1000
             s, with no shared bucket.
         ageing: seconds after which an item is taken out of turn; None for never.
+        fair_by: returns the group of an item, such as its tenant; None for no groups.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class PriorityQueue(WorkQueue[K]):
         clock: Clock | None = None,
         rate_limiter: RateLimiter[K] | None = None,
         ageing: float | None = 30.0,
+        fair_by: Callable[[K], Hashable] | None = None,
     ) -> None:
         super().__init__(
             name=name,
@@ -64,7 +69,7 @@ class PriorityQueue(WorkQueue[K]):
         # The priority of every item that is due, waiting or in process.
         self._priority: dict[K, int] = {}
         self._priority_in_process: dict[K, int] = {}
-        self._by_priority = _PriorityOrder(self._clock, ageing, self._priority)
+        self._by_priority = _PriorityOrder(self._clock, ageing, self._priority, fair_by)
         self._use_order(self._by_priority)
 
     def add(self, item: K, *, priority: int = 0) -> None:
@@ -195,15 +200,26 @@ class _PriorityOrder(Generic[K]):
     """The ready items by priority and, if they age, also by age.
 
     Entries taken through one order leave the other lazily: when they reach its front, or when they
-    are more than half of it.
+    are more than half of it. Groups take turns by fair queueing: an item's round is the one after
+    the last of its group, or after the one being served if that is later.
     """
 
-    def __init__(self, clock: Clock, ageing: float | None, priority: Mapping[K, int]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        ageing: float | None,
+        priority: Mapping[K, int],
+        fair_by: Callable[[K], Hashable] | None,
+    ) -> None:
         self._now = clock.now
         self._ageing = ageing
         self._priority = priority
         self._entries: dict[K, _Entry[K]] = {}
-        self._heap: list[tuple[int, int, _Entry[K]]] = []
+        self._heap: list[tuple[int, int, int, _Entry[K]]] = []
+        self._fair_by = fair_by
+        #: For each priority, the round being served, and the last round of each group.
+        self._rounds: dict[int, int] = {}
+        self._last_rounds: dict[int, dict[Hashable, int]] = {}
         self._by_age: deque[_Entry[K]] = deque()
         self._sequence = itertools.count()
         self._takes_since_aged = 0
@@ -241,10 +257,20 @@ class _PriorityOrder(Generic[K]):
         entry.priority = self._priority[entry.item]
         entry.sequence = next(self._sequence)
         self._count(entry.priority, 1)
-        heapq.heappush(self._heap, (-entry.priority, entry.sequence, entry))
+        turn = 0 if self._fair_by is None else self._turn(entry.priority, self._fair_by(entry.item))
+        heapq.heappush(self._heap, (-entry.priority, turn, entry.sequence, entry))
         if len(self._heap) > 2 * len(self._entries) + 64:
             self._heap = [place for place in self._heap if _is_current(place)]
             heapq.heapify(self._heap)
+
+    def _turn(self, priority: int, group: Hashable) -> int:
+        """Return the round in which the next item of a group is served."""
+        served = self._rounds.get(priority, 0)
+        last = self._last_rounds.setdefault(priority, {})
+        turn = last[group] = max(served, last.get(group, 0)) + 1
+        if len(last) > 2 * self.depths[priority] + 64:  # a group behind has nothing waiting
+            self._last_rounds[priority] = {g: at for g, at in last.items() if at > served}
+        return turn
 
     def _count(self, priority: int, change: int) -> None:
         count = self.depths.get(priority, 0) + change
@@ -252,6 +278,8 @@ class _PriorityOrder(Generic[K]):
             self.depths[priority] = count
         else:
             del self.depths[priority]
+            self._rounds.pop(priority, None)
+            self._last_rounds.pop(priority, None)
 
     def _over_age(self) -> _Entry[K] | None:
         if self._ageing is None:
@@ -269,9 +297,11 @@ class _PriorityOrder(Generic[K]):
         while True:
             place = heapq.heappop(self._heap)
             if _is_current(place):
-                return place[2]
+                if self._fair_by is not None:
+                    self._rounds[-place[0]] = place[1]
+                return place[-1]
 
 
-def _is_current(place: tuple[int, int, _Entry[K]]) -> bool:
-    _, sequence, entry = place
+def _is_current(place: tuple[int, int, int, _Entry[K]]) -> bool:
+    _, _, sequence, entry = place
     return not entry.taken and entry.sequence == sequence
