@@ -21,6 +21,7 @@ MODEST = {
     "transport": "--count 10000 --runs 1",
     "sync": "--pods 10000 --updates 20000",
     "apiserver": "--quick",
+    "start_up": "--runs 5",
     "observe": "--pods 2000 --commands 200",
     "controllers": "--objects 1000",
 }

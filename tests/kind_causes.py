@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from listwatch.apiserver.kinds.catalog import KINDS
+from listwatch.apiserver.kinds.catalog import built_in
 from listwatch.apiserver.kinds.kind import Object
 from listwatch.schema.enumerations import unsupported_values
 
@@ -17,7 +17,7 @@ def of_new(name: str, obj: Object, definition: str = "") -> Fields:
         obj: the object; a missing name is added.
         definition: the name of its type, to check its enumerations too.
     """
-    kind, whole = KINDS[name], _named(obj)
+    kind, whole = built_in(name), _named(obj)
     causes = [] if kind.rule is None else kind.rule(whole)
     if kind.new_rule is not None:
         causes = causes + kind.new_rule(whole)
@@ -28,7 +28,7 @@ def of_new(name: str, obj: Object, definition: str = "") -> Fields:
 
 def of_change(name: str, new: Object, old: Object) -> Fields:
     """Return the invalid fields of an update, by the rules for updates alone."""
-    rule = KINDS[name].update_rule
+    rule = built_in(name).update_rule
     assert rule is not None
     return sorted(cause.field for cause in rule(_named(new), _named(old)))
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from listwatch.apiserver.kinds.catalog import KINDS
+from listwatch.apiserver.kinds.catalog import built_in
 
 
 def broken(name: str, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
     """Return the fields of the causes that refuse a new object or an update."""
-    kind = KINDS[name]
+    kind = built_in(name)
     whole = {"metadata": {"name": "x"}, **obj}
     if old is not None:
         assert kind.update_rule is not None
@@ -208,14 +208,14 @@ def test_each_change_that_is_refused_names_its_field(
 def test_what_a_client_leaves_out_is_filled_in_also_where_that_is_null(
     name: str, obj: dict[str, Any], filled: dict[str, Any]
 ) -> None:
-    fill = KINDS[name].defaults
+    fill = built_in(name).defaults
     assert fill is not None
     fill(obj)
     assert obj == filled
 
 
 def test_a_claims_source_stands_under_both_of_its_names() -> None:
-    claims = KINDS["persistentvolumeclaims"]
+    claims = built_in("persistentvolumeclaims")
     source = {"kind": "PersistentVolumeClaim", "name": "src"}
     obj: dict[str, Any] = {"metadata": {}, "spec": {"dataSource": dict(source)}}
     for fill in (claims.defaults, claims.admit):
@@ -225,7 +225,7 @@ def test_a_claims_source_stands_under_both_of_its_names() -> None:
 
 
 def test_an_autoscaler_with_a_behaviour_gets_the_rest_of_it() -> None:
-    fill = KINDS["autoscaling/horizontalpodautoscalers"].defaults
+    fill = built_in("autoscaling/horizontalpodautoscalers").defaults
     assert fill is not None
     obj: dict[str, Any] = {"spec": {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 5}}}}
     fill(obj)

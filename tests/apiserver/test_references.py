@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.apiserver.kinds.catalog import KINDS
+from listwatch.apiserver.kinds.catalog import built_in
 
 CLASSES = "networking.k8s.io/ingressclasses"
 ROLES = "rbac.authorization.k8s.io/clusterroles"
@@ -12,7 +12,7 @@ GOOD = {"kind": "P", "name": "n", "scope": "Cluster"}
 
 
 def fields(storage: str, obj: dict[str, Any]) -> list[str]:
-    rule = KINDS[storage].rule
+    rule = built_in(storage).rule
     assert rule is not None
     return [cause.field.rpartition(".")[2] for cause in rule({"metadata": {}, **obj})]
 

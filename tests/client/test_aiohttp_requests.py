@@ -90,6 +90,7 @@ async def test_without_httptools_everything_is_read_by_aiohttp(tmp_path: Path) -
         "listwatch.cli",
         "listwatch.client.oidc",
         "listwatch.client.adapters.threaded",
+        "listwatch.runtime.manager",
     ],
 )
 async def test_what_programs_begin_with_does_not_load_aiohttp(module: str) -> None:

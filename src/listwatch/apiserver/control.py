@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response, StreamResponse
 
 from listwatch.apiserver.http.faults import Fault
 
@@ -99,7 +101,7 @@ class Control:
             raise UnknownControlError(f"no such control: {name}; there are {known}")
         return action(body.strip())
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: BaseRequest) -> StreamResponse:
         """Answer one request: POST with a JSON body, or GET to read."""
         name = request.path.removeprefix("/-/").strip("/")
         if request.method not in {"GET", "POST"}:
@@ -116,12 +118,12 @@ class Control:
             return _answer(value)
         except UnknownControlError as error:
             return _answer({"error": str(error)}, 404)
-        except web.HTTPRequestEntityTooLarge as error:
+        except HTTPRequestEntityTooLarge as error:
             return _answer({"error": error.text}, 413)
         except (msgspec.DecodeError, ValueError) as error:
             return _answer({"error": str(error)}, 400)
 
-    async def _answered_restart(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
+    async def _answered_restart(self, request: BaseRequest, body: bytes) -> StreamResponse:
         given = _read(body, _Restart)
         answer = _answer({})
         answer.force_close()
@@ -227,8 +229,8 @@ def _read(body: bytes, form: type[_T]) -> _T:
     return msgspec.json.decode(body or b"{}", type=form)
 
 
-def _answer(value: object, status: int = 200) -> web.Response:
-    return web.Response(
+def _answer(value: object, status: int = 200) -> Response:
+    return Response(
         body=msgspec.json.encode(value),
         status=status,
         headers={"Content-Type": "application/json"},

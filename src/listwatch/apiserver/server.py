@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
-import yaml
 
 from listwatch.apiserver.access.auth import Access
 from listwatch.apiserver.access.escalation import Escalation
@@ -23,7 +22,6 @@ from listwatch.apiserver.api.routes import Api
 from listwatch.apiserver.api.subresources import Subresources
 from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.bootstrap.objects import bootstrap
-from listwatch.apiserver.control import Control
 from listwatch.apiserver.controllers.conversions import Conversions
 from listwatch.apiserver.controllers.definitions import CustomResources
 from listwatch.apiserver.controllers.endings import Controllers
@@ -34,9 +32,7 @@ from listwatch.apiserver.http.request_log import RecordedRequest, RequestLog
 from listwatch.apiserver.http.tls import TLS
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
-from listwatch.apiserver.replica import Replica
 from listwatch.apiserver.storage.cluster import StoredCluster, StoredConfiguration
-from listwatch.apiserver.storage.journal import SQLiteJournal
 from listwatch.apiserver.storage.registry import Registry
 from listwatch.apiserver.storage.store import Entry, Snapshot, Storage, StorageStatistics
 from listwatch.apiserver.user import User
@@ -47,12 +43,33 @@ from listwatch.schema.facts import ANY, facts
 
 if TYPE_CHECKING:
     from listwatch.apiserver.admission.chain import Source
+    from listwatch.apiserver.replica import Replica
+    from listwatch.apiserver.storage.journal import SQLiteJournal
     from listwatch.apiserver.workloads.loop import RunningWorkloads
     from listwatch.apiserver.workloads.options import Workloads
 
 _log = logging.getLogger(__name__)
 
 _CLUSTER = "listwatch"
+#: Written without PyYAML, which takes longer to load than the server to start.
+_KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: {name}
+clusters:
+- name: {name}
+  cluster:{cluster}
+users:
+- name: {name}
+  user:{user}
+contexts:
+- name: {name}
+  context:
+    cluster: {name}
+    user: {name}
+    namespace: default
+preferences: {{}}
+"""
 
 
 class EmbeddedAPIServer:
@@ -161,9 +178,14 @@ class EmbeddedAPIServer:
         ]
         self.api = self._api(self._reader)
         if test_api:
+            from listwatch.apiserver.control import Control  # noqa: PLC0415 - seldom needed
+
             self.api.extra_paths["/-/"] = Control(self).handle
-        self._journal = None if data is None else SQLiteJournal(data)
-        if self._journal is not None:
+        self._journal: SQLiteJournal | None = None
+        if data is not None:
+            from listwatch.apiserver.storage import journal  # noqa: PLC0415 - as above
+
+            self._journal = journal.SQLiteJournal(data)
             self._journal.load(self.store, self._entry)
             self.store.journal = self._journal
         stop_watches = self._reader.stop_watches
@@ -454,9 +476,11 @@ class EmbeddedAPIServer:
         self._reader.set_stale(self.store.revision if on else None)
 
     @property
-    def replica(self) -> Replica:
+    def replica(self) -> "Replica":
         """A second API server on the same store, which can fall behind this one."""
         if self._replica is None:
+            from listwatch.apiserver.replica import Replica  # noqa: PLC0415 - seldom needed
+
             reader = Reader(
                 self.store,
                 self.registry,
@@ -498,22 +522,7 @@ class EmbeddedAPIServer:
             user |= self._tls.user_fields()
         if self._tokens and not user:
             user["token"] = next(iter(self._tokens))
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": _CLUSTER,
-            "clusters": [{"name": _CLUSTER, "cluster": cluster}],
-            "users": [{"name": _CLUSTER, "user": user}],
-            "contexts": [
-                {
-                    "name": _CLUSTER,
-                    "context": {"cluster": _CLUSTER, "user": _CLUSTER, "namespace": "default"},
-                }
-            ],
-            "preferences": {},
-        }
-        text: str = yaml.safe_dump(config, sort_keys=False)
-        return text
+        return _KUBECONFIG.format(name=_CLUSTER, cluster=_block(cluster), user=_block(user))
 
     def compact(self, revision: int | None = None) -> None:
         """Discard the history up to a revision, or all of it: older watches get 410."""
@@ -522,3 +531,9 @@ class EmbeddedAPIServer:
     def statistics(self) -> StorageStatistics:
         """Return the store's current statistics."""
         return self.store.statistics()
+
+
+def _block(fields: Mapping[str, str]) -> str:
+    """Return a mapping as YAML, after its key."""
+    texts = [f"    {key}: {msgspec.json.encode(value).decode()}" for key, value in fields.items()]
+    return "\n".join(["", *texts]) if texts else " {}"

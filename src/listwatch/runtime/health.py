@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
-from aiohttp import web
 
 from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
 from listwatch.clock import Clock
@@ -16,6 +15,7 @@ from listwatch.printable import printable
 from listwatch.runtime.stacks import stacks
 
 if TYPE_CHECKING:
+    from aiohttp import web
     from prometheus_client import CollectorRegistry
 
 _logger = logging.getLogger(__name__)
@@ -91,6 +91,8 @@ class HealthServer:
         return f"http://{host}:{self.port}"
 
     async def __aenter__(self) -> Self:
+        from aiohttp import web  # noqa: PLC0415 - slow to load
+
         app = web.Application()
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/livez", self._healthz)
@@ -130,27 +132,36 @@ class HealthServer:
         if runner is not None:
             await runner.cleanup()
 
-    async def _healthz(self, request: web.Request) -> web.Response:
+    async def _healthz(self, request: "web.Request") -> "web.Response":
         del request
         return _report(self._live_checks(), "ok", "not ok")
 
-    async def _readyz(self, request: web.Request) -> web.Response:
+    async def _readyz(self, request: "web.Request") -> "web.Response":
         del request
         return _report(self._checks(), "ready", "not ready")
 
-    async def _stacks(self, request: web.Request) -> web.Response:
+    async def _stacks(self, request: "web.Request") -> "web.Response":
         if not _is_loopback(request.remote):
-            raise web.HTTPForbidden(text="only for clients on loopback: use kubectl port-forward\n")
-        return web.Response(text=stacks())
+            return _response("only for clients on loopback: use kubectl port-forward\n", 403)
+        return _response(stacks())
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    async def _metrics(self, request: "web.Request") -> "web.Response":
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - loaded on first use
 
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+        return _response(encode(self._registry), content_type=content_type)
 
 
-def _report(checks: Iterable[Check], good: str, bad: str) -> web.Response:
+def _response(
+    body: str | bytes, status: int = 200, content_type: str = "text/plain; charset=utf-8"
+) -> "web.Response":
+    from aiohttp.web import Response  # noqa: PLC0415 - as above
+
+    data = body.encode() if isinstance(body, str) else body
+    return Response(body=data, status=status, headers={"Content-Type": content_type})
+
+
+def _report(checks: Iterable[Check], good: str, bad: str) -> "web.Response":
     checks = list(checks)
     lines = [
         f"[+] {check.name}" if check.ok else f"[-] {check.name}: {check.problem}"
@@ -158,7 +169,7 @@ def _report(checks: Iterable[Check], good: str, bad: str) -> web.Response:
     ]
     passed = all(check.ok for check in checks)
     lines.append(good if passed else bad)
-    return web.Response(status=200 if passed else 503, text="\n".join(lines) + "\n")
+    return _response("\n".join(lines) + "\n", 200 if passed else 503)
 
 
 def _is_loopback(peer: str | None) -> bool:

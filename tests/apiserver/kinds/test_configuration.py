@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kind_causes import of_change, of_new
-from listwatch.apiserver.kinds.catalog import KINDS
+from listwatch.apiserver.kinds.catalog import built_in
 
 
 def encoded(text: str) -> str:
@@ -127,7 +127,7 @@ def test_the_spec_of_a_resource_claim_does_not_change(plural: str) -> None:
 
 
 def test_a_priority_level_gets_shares_and_queues() -> None:
-    fill = KINDS["flowcontrol.apiserver.k8s.io/prioritylevelconfigurations"].defaults
+    fill = built_in("flowcontrol.apiserver.k8s.io/prioritylevelconfigurations").defaults
     assert fill is not None
     obj: dict[str, Any] = {
         "spec": {"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {}}}}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kind_causes import of_change
-from listwatch.apiserver.kinds.catalog import KINDS
+from listwatch.apiserver.kinds.catalog import built_in
 
 CONTAINER = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
 KEY = {"key": "a", "operator": "Exists"}
@@ -84,7 +84,7 @@ def test_what_of_a_pod_may_change(
 
 def of_part(part: str, new: dict[str, Any], old: dict[str, Any], **annotations: str) -> list[str]:
     metadata = {"name": "p", "annotations": annotations}
-    causes = KINDS["pods"].part_rules[part](
+    causes = built_in("pods").part_rules[part](
         {**new, "metadata": metadata}, {**old, "metadata": metadata}
     )
     return [cause.field for cause in causes]

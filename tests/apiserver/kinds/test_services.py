@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kind_causes import of_change, of_new
-from listwatch.apiserver.kinds.catalog import KINDS
+from listwatch.apiserver.kinds.catalog import built_in
 
 PORT = {"port": 80, "protocol": "TCP", "targetPort": 80}
 
@@ -126,7 +126,7 @@ def test_the_rules_of_endpoints(subset: dict[str, Any], broken: list[str]) -> No
 def test_a_service_that_others_reach_has_a_policy_for_their_traffic(
     obj: dict[str, Any], policy: str | None
 ) -> None:
-    defaults = KINDS["services"].defaults
+    defaults = built_in("services").defaults
     assert defaults is not None
     defaults(obj)
     assert obj["spec"].get("externalTrafficPolicy") == policy
@@ -135,7 +135,7 @@ def test_a_service_that_others_reach_has_a_policy_for_their_traffic(
 def test_an_address_of_a_load_balancer_is_virtual_by_default() -> None:
     obj = service("LoadBalancer")
     obj["status"] = {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}, {"hostname": "a"}]}}
-    defaults = KINDS["services"].defaults
+    defaults = built_in("services").defaults
     assert defaults is not None
     defaults(obj)
     assert obj["status"]["loadBalancer"]["ingress"] == [

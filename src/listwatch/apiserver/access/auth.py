@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.issued_tokens import IssuedTokens
@@ -189,7 +189,7 @@ class Access:
 
     # -- who ---------------------------------------------------------------------------------
 
-    def authenticate(self, request: web.BaseRequest) -> User:
+    def authenticate(self, request: BaseRequest) -> User:
         """Return the user who sent a request.
 
         Raises:
@@ -223,7 +223,7 @@ class Access:
         return found
 
     @staticmethod
-    def _by_certificate(request: web.BaseRequest) -> User | None:
+    def _by_certificate(request: BaseRequest) -> User | None:
         transport = request.transport
         connection = transport.get_extra_info("ssl_object") if transport is not None else None
         if not isinstance(connection, ssl.SSLObject):
@@ -237,7 +237,7 @@ class Access:
         groups = [value for key, value in pairs if key == "organizationName"]
         return User(names[0], (*groups, AUTHENTICATED)) if names else None
 
-    def impersonate(self, user: User, request: web.BaseRequest) -> User:
+    def impersonate(self, user: User, request: BaseRequest) -> User:
         """Return the user that a request impersonates.
 
         Raises:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from aiohttp import web
+from aiohttp.web_response import Response
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.admission.advice import single_owners
@@ -189,7 +189,7 @@ def apply_object(
     resource: APIResource,
     data: bytes,
     context: WriteContext,
-) -> web.Response:
+) -> Response:
     """Answer an apply: create the object or merge into it, and update the owners."""
     wanted = configuration(call, resource, data)
     wanted = {key: each for key, each in wanted.items() if key not in {"apiVersion", "kind"}}

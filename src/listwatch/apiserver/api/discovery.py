@@ -4,7 +4,7 @@ import hashlib
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import Response
 
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.http.negotiation import Representation, Target
@@ -176,9 +176,7 @@ def is_aggregated(_: str, target: Target | None) -> bool:
     return target == _AGGREGATED
 
 
-def answer_aggregated(
-    call: Call, table: ResourceTable, media_type: str, *, core: bool
-) -> web.Response:
+def answer_aggregated(call: Call, table: ResourceTable, media_type: str, *, core: bool) -> Response:
     """Respond with all of /api (core) or /apis, unless the client already has it.
 
     Like `ServeHTTPWithETag` of apiserver/pkg/endpoints/discovery/aggregated.
@@ -187,7 +185,7 @@ def answer_aggregated(
     tag = f'"{hashlib.sha512(body).hexdigest().upper()}"'
     headers = {"ETag": tag, "Vary": "Accept", "Cache-Control": "public"}
     if call.header("If-None-Match") == tag:
-        return web.Response(status=304, headers=headers)
+        return Response(status=304, headers=headers)
     group, version, kind = _AGGREGATED
     call.representation = Representation(media_type)
     headers["Content-Type"] = f"{media_type};g={group};v={version};as={kind}"

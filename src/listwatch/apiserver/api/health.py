@@ -4,7 +4,7 @@ The names are a real server's, because programs request single checks. Here all 
 as the server responds.
 """
 
-from aiohttp import web
+from aiohttp.web_response import Response
 
 from listwatch.apiserver.http.call import Call, text_answer
 from listwatch.schema.causes import go_quoted
@@ -55,7 +55,7 @@ _CHECKS = (
 _READY = ("etcd-readiness", "informer-sync", "shutdown")
 
 
-def answer_health(call: Call, path: str) -> web.Response:
+def answer_health(call: Call, path: str) -> Response:
     """Answer a request for all checks, or for one."""
     root, _, check = path[1:].partition("/")
     checks = (*_CHECKS, *_READY) if root == "readyz" else _CHECKS

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import Response, StreamResponse
 
 from listwatch.apiserver.api.openapi_v2 import (
     PROTOBUF_V2,
@@ -24,7 +24,7 @@ _GVK = "x-kubernetes-group-version-kind"
 _DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
 
 
-def answer_openapi(call: Call, table: ResourceTable, path: str) -> web.StreamResponse:
+def answer_openapi(call: Call, table: ResourceTable, path: str) -> StreamResponse:
     """Answer a request below /openapi."""
     if path == "/openapi/v3":
         return call.answer_value(_index(table))
@@ -45,17 +45,17 @@ def answer_openapi(call: Call, table: ResourceTable, path: str) -> web.StreamRes
     return text_answer("404 page not found\n", 404)
 
 
-def _document_answer(call: Call, path: str, document: bytes) -> web.StreamResponse:
+def _document_answer(call: Call, path: str, document: bytes) -> StreamResponse:
     """Return a document; one requested by its hash never changes (`handler3` of kube-openapi)."""
     tag = _hash_of(document)
     asked = call.first("hash")
     if asked and asked != tag:
-        return web.Response(status=301, headers={"Location": f"{path}?hash={tag}"})
+        return Response(status=301, headers={"Location": f"{path}?hash={tag}"})
     headers = {"ETag": f'"{tag}"', "Vary": "Accept"}
     if asked:
         headers["Cache-Control"] = "public, immutable"
     if call.header("If-None-Match") == headers["ETag"]:
-        return web.Response(status=304, headers=headers)
+        return Response(status=304, headers=headers)
     return call.answer(document, headers=headers)
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import Response, StreamResponse
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.api.continue_tokens import (
@@ -104,7 +104,7 @@ class Reader:
 
     # -- get ---------------------------------------------------------------------------------
 
-    async def get(self, call: Call, resource: APIResource) -> web.Response:
+    async def get(self, call: Call, resource: APIResource) -> Response:
         """Answer with one object."""
         version = self._version(call.first("resourceVersion"), refusal.server_error)
         await self._wait_for(version)
@@ -122,7 +122,7 @@ class Reader:
 
     def answer_entry(
         self, call: Call, resource: APIResource, entry: Entry, *, status: int = 200
-    ) -> web.Response:
+    ) -> Response:
         """Respond with the state of an object in the negotiated form."""
         transform = call.representation.transform
         entry = converted(resource, entry)
@@ -172,7 +172,7 @@ class Reader:
 
     # -- list --------------------------------------------------------------------------------
 
-    async def list_objects(self, call: Call, resource: APIResource) -> web.StreamResponse:
+    async def list_objects(self, call: Call, resource: APIResource) -> StreamResponse:
         """Respond with the objects that the options select."""
         options = parse_list_options(call.query, watch=False)
         fields = check_fields(resource, options.field_selector)
@@ -186,7 +186,7 @@ class Reader:
         resource: APIResource,
         entries: Sequence[Entry],
         metadata: Mapping[str, object],
-    ) -> web.StreamResponse:
+    ) -> StreamResponse:
         """Respond with a list in the negotiated form, a large one piece by piece."""
         transform = call.representation.transform
         if transform == "Table":
@@ -216,7 +216,7 @@ class Reader:
         )
         if body.size < _STREAMED_FROM or not call.can_stream:
             return call.answer_json(body.whole())
-        response = web.StreamResponse(headers=call.headers(JSON))
+        response = StreamResponse(headers=call.headers(JSON))
         response.content_length = body.size
         await response.prepare(call.request)
         for piece in body.pieces(_PIECE):
@@ -309,7 +309,7 @@ class Reader:
 
     # -- watch -------------------------------------------------------------------------------
 
-    async def watch(self, call: Call, resource: APIResource) -> web.StreamResponse:
+    async def watch(self, call: Call, resource: APIResource) -> StreamResponse:
         """Stream changes until the client leaves, the time is over or the server stops."""
         options = parse_list_options(call.query, watch=True)
         fields = options.field_selector
@@ -320,7 +320,7 @@ class Reader:
         version = self._version(options.resource_version, refusal.server_error)
         representation = call.representation
         include = self._include(call) if representation.transform == "Table" else ""
-        response = web.StreamResponse(
+        response = StreamResponse(
             status=200,
             headers={
                 "Content-Type": representation.content_type,
@@ -456,7 +456,7 @@ async def _protobuf_list(
     metadata: Mapping[str, object],
     *,
     partial: bool,
-) -> web.Response:
+) -> Response:
     """Respond with a list in protobuf, encoded in steps between which other tasks run."""
     from listwatch.apiserver.http.protobuf import (  # noqa: PLC0415 - rarely needed
         encode_item,

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from aiohttp import web
+from aiohttp.web_response import StreamResponse
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.auth import Access
@@ -19,7 +19,7 @@ from listwatch.apiserver.user import User
 from listwatch.schema.causes import Cause, invalid_value
 
 Object = dict[str, Any]
-Handler = Callable[[Call, APIResource], Awaitable[web.StreamResponse]]
+Handler = Callable[[Call, APIResource], Awaitable[StreamResponse]]
 
 _AUTHORIZATION = "authorization.k8s.io"
 
@@ -46,7 +46,7 @@ class Reviews:
         if resource.group not in {_AUTHORIZATION, "authentication.k8s.io"} or answer is None:
             return None
 
-        async def handle(call: Call, resource: APIResource) -> web.StreamResponse:
+        async def handle(call: Call, resource: APIResource) -> StreamResponse:
             self._writer.context(call, "CreateOptions")
             decoded = decode_body(await call.body(), call.header("Content-Type"), resource)
             self._writer.check_problems(call, resource, decoded.problems)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response, StreamResponse
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.auth import Access, WithoutUserError
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Call, APIResource], Awaitable[web.StreamResponse]]
+Handler = Callable[[Call, APIResource], Awaitable[StreamResponse]]
 
 
 class Api:
@@ -82,9 +83,9 @@ class Api:
         #: the replica that may fall behind, for tests
         self.lagging: Api | None = None
         #: paths outside the API, such as the control for tests
-        self.extra_paths: dict[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {}
+        self.extra_paths: dict[str, Callable[[BaseRequest], Awaitable[StreamResponse]]] = {}
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: BaseRequest) -> StreamResponse:
         """Answer any request; nothing escapes except cancellation."""
         for prefix, handler in self.extra_paths.items():
             if request.path.startswith(prefix):
@@ -102,7 +103,7 @@ class Api:
             if log is not None:
                 log.end(call, refused)
             return refused
-        answer: web.StreamResponse | None = None
+        answer: StreamResponse | None = None
         faults.in_flight += counted
         try:
             fault = faults.take(call)
@@ -120,7 +121,7 @@ class Api:
                 log.end(call, answer)
         return answer
 
-    async def _faulty(self, call: Call, fault: Fault) -> web.StreamResponse:
+    async def _faulty(self, call: Call, fault: Fault) -> StreamResponse:
         if fault.committed and call.info.verb != "watch":
             call.fault = fault
             with contextlib.suppress(StatusError):  # the fault also hides a refusal
@@ -133,7 +134,7 @@ class Api:
         response = await api.dispatch(call)
         return await self._faults.tamper(call, fault, response) if fault.tampers else response
 
-    async def dispatch(self, call: Call) -> web.StreamResponse:
+    async def dispatch(self, call: Call) -> StreamResponse:
         """Answer a request without a fault; raises exceptions that `handle` converts."""
         info = call.info
         call.user = self._access.authenticate(call.request)
@@ -142,7 +143,7 @@ class Api:
         if not info.is_resource:
             return await self._other_path(call)
         resource = self._find(info)
-        if isinstance(resource, web.StreamResponse):
+        if isinstance(resource, StreamResponse):
             return resource
         call.resource = resource
         handler = self._handler(call, resource)
@@ -160,15 +161,15 @@ class Api:
         return await self._consulted(call, partial(handler, call, resource))
 
     async def _consulted(
-        self, call: Call, answer: Callable[[], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+        self, call: Call, answer: Callable[[], Awaitable[StreamResponse]]
+    ) -> StreamResponse:
         """Answer a request that may need webhooks."""
         seconds = timeout_seconds(call.query)
         consultation = Consultation(self._clock, min(seconds or math.inf, REQUEST_SECONDS))
         call.consultation = consultation
         warned = list(call.warnings)
 
-        async def attempt() -> web.StreamResponse:
+        async def attempt() -> StreamResponse:
             call.warnings[:] = warned
             call.annotations.clear()
             return await answer()
@@ -186,7 +187,7 @@ class Api:
             streamed=call.info.verb == "watch",
         )
 
-    def _find(self, info: RequestInfo) -> APIResource | web.Response:
+    def _find(self, info: RequestInfo) -> APIResource | Response:
         groups = self.table.groups()
         if info.group not in groups:
             return text_answer("404 page not found\n", 404)
@@ -246,7 +247,7 @@ class Api:
             return self._subresources.bind
         return self._reviews.handler(resource) or handler
 
-    async def _other_path(self, call: Call) -> web.StreamResponse:
+    async def _other_path(self, call: Call) -> StreamResponse:
         path = call.request.path
         bare = path.rstrip("/") or "/"
         if bare.startswith(health.PATHS):
@@ -265,7 +266,7 @@ class Api:
             return text_answer(self._metrics())
         return self._discovery(call, bare)
 
-    def _discovery(self, call: Call, path: str) -> web.StreamResponse:
+    def _discovery(self, call: Call, path: str) -> StreamResponse:
         parts = path.strip("/").split("/")
         if parts[0] not in {"api", "apis"}:
             return text_answer("404 page not found\n", 404)
@@ -311,7 +312,7 @@ class Api:
         return "".join(f"# TYPE {name} {kind}\n{name} {value}\n" for name, kind, value in rows)
 
 
-def _refused(call: Call, error: Exception) -> web.Response:
+def _refused(call: Call, error: Exception) -> Response:
     if isinstance(error, StatusError):
         return call.refuse(error)
     if isinstance(error, RecursionError):
@@ -365,6 +366,6 @@ def _deprecation(resource: APIResource) -> str:
     return kind_of(resource).deprecation
 
 
-def _query(request: web.BaseRequest) -> dict[str, list[str]]:
+def _query(request: BaseRequest) -> dict[str, list[str]]:
     text = request.rel_url.raw_query_string
     return parse_qs(text, keep_blank_values=True) if text else {}

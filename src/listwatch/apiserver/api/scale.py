@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import Response, StreamResponse
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.api.apply import own
@@ -28,7 +28,7 @@ from listwatch.schema.facts import facts
 from listwatch.selector import LabelSelector, SelectorError
 
 Object = dict[str, Any]
-Handler = Callable[[Call, APIResource], Awaitable[web.StreamResponse]]
+Handler = Callable[[Call, APIResource], Awaitable[StreamResponse]]
 
 _TYPE: Object = {"kind": "Scale", "apiVersion": "autoscaling/v1"}
 _PATH = ("spec", "replicas")
@@ -58,11 +58,11 @@ class Scales:
         """Return the handler of a verb: get, update or patch."""
         return {"get": self._get, "update": self._put, "patch": self._patch}[verb]
 
-    async def _get(self, call: Call, resource: APIResource) -> web.StreamResponse:
+    async def _get(self, call: Call, resource: APIResource) -> StreamResponse:
         entry = self._registry.get(resource, call.namespace, call.info.name)
         return _answer(call, self._shown(resource, entry))
 
-    async def _put(self, call: Call, resource: APIResource) -> web.StreamResponse:
+    async def _put(self, call: Call, resource: APIResource) -> StreamResponse:
         context = self._writer.context(call, "UpdateOptions", "scale")
         scale = self._of[resource.namespaced]
         decoded = decode_body(await call.body(), call.header("Content-Type"), scale)
@@ -76,7 +76,7 @@ class Scales:
         change = self._updated(resource, context, lambda _: decoded.obj)
         return self._store(call, resource, context, change, is_put=True)
 
-    async def _patch(self, call: Call, resource: APIResource) -> web.StreamResponse:
+    async def _patch(self, call: Call, resource: APIResource) -> StreamResponse:
         context = self._writer.context(call, "PatchOptions", "scale")
         media_type = media_type_of(call.header("Content-Type"))
         if "patch" not in media_type:
@@ -141,7 +141,7 @@ class Scales:
         change: _Change,
         *,
         is_put: bool = False,
-    ) -> web.StreamResponse:
+    ) -> StreamResponse:
         entry = self._registry.get(resource, call.namespace, call.info.name)
         old = self._registry.present(resource, entry)
         managed = Managed.read(old["metadata"].get("managedFields"))
@@ -197,7 +197,7 @@ class Scales:
         return made
 
 
-def _answer(call: Call, scale: Object) -> web.Response:
+def _answer(call: Call, scale: Object) -> Response:
     call.representation = msgspec.structs.replace(call.representation, transform="")
     return call.answer_value({**_TYPE, **scale})
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import StreamResponse
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.issued_tokens import AUDIENCE, Bound, IssuedTokens
@@ -24,7 +24,7 @@ from listwatch.schema.causes import invalid_value, not_supported
 from listwatch.schema.facts import ANY, facts
 
 Object = dict[str, Any]
-Handler = Callable[[Call, APIResource], Awaitable[web.StreamResponse]]
+Handler = Callable[[Call, APIResource], Awaitable[StreamResponse]]
 
 
 class Subresources:
@@ -79,17 +79,17 @@ class Subresources:
         return partial(self._ask_node, name)
 
     def _part_handler(self, name: str, verb: str) -> Handler:
-        async def update(call: Call, resource: APIResource) -> web.StreamResponse:
+        async def update(call: Call, resource: APIResource) -> StreamResponse:
             return await self._writer.update(call, resource, name)
 
-        async def patch(call: Call, resource: APIResource) -> web.StreamResponse:
+        async def patch(call: Call, resource: APIResource) -> StreamResponse:
             return await self._writer.patch(call, resource, name)
 
         return {"get": self._reader.get, "update": update, "patch": patch}[verb]
 
     # -- others ------------------------------------------------------------------------------
 
-    async def _finalize(self, call: Call, resource: APIResource) -> web.StreamResponse:
+    async def _finalize(self, call: Call, resource: APIResource) -> StreamResponse:
         context = self._writer.context(call, "UpdateOptions", "finalize")
         decoded = decode_body(await call.body(), call.header("Content-Type"), resource)
         self._writer.check_problems(call, resource, decoded.problems)
@@ -108,7 +108,7 @@ class Subresources:
         entry, _ = self._registry.update(resource, "", given, produce, context, is_put=True)
         return self._reader.answer_entry(call, resource, entry)
 
-    async def bind(self, call: Call, resource: APIResource) -> web.StreamResponse:
+    async def bind(self, call: Call, resource: APIResource) -> StreamResponse:
         """Answer a POST of a Binding, to a pod's path or to the collection of bindings."""
         context = self._writer.context(call, "CreateOptions", "binding")
         binding = APIResource(
@@ -139,7 +139,7 @@ class Subresources:
             status=201,
         )
 
-    async def _request_token(self, call: Call, resource: APIResource) -> web.StreamResponse:
+    async def _request_token(self, call: Call, resource: APIResource) -> StreamResponse:
         """Answer a TokenRequest with a token that this server accepts."""
         context = self._writer.context(call, "CreateOptions", "token")
         decoded = decode_body(await call.body(), call.header("Content-Type"), self._token)
@@ -191,7 +191,7 @@ class Subresources:
             )
         return Bound(wanted.storage, entry.key, entry.uid)
 
-    async def _ask_node(self, name: str, call: Call, resource: APIResource) -> web.StreamResponse:
+    async def _ask_node(self, name: str, call: Call, resource: APIResource) -> StreamResponse:
         entry = self._registry.get(resource, call.namespace, call.info.name)
         found = self._registry.decode(entry)
         if resource.kind == "Pod" and not found["spec"].get("nodeName"):
@@ -200,7 +200,7 @@ class Subresources:
             f"the subresource {name} needs a node's kubelet, and this server has none"
         )
 
-    async def _evict(self, call: Call, resource: APIResource) -> web.StreamResponse:
+    async def _evict(self, call: Call, resource: APIResource) -> StreamResponse:
         context = self._writer.context(call, "CreateOptions", "eviction")
         eviction = APIResource(
             "policy",

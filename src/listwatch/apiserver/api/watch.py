@@ -5,7 +5,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.http.faults import Fault, TamperedTransport
@@ -285,7 +286,7 @@ class WatchStream:
         kind, entry = event
         return self._cache.get(self._form, kind.value, entry, self._make)
 
-    async def run(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+    async def run(self, request: BaseRequest, response: StreamResponse) -> None:
         """Serve the watch; the response is not prepared yet.
 
         Cancelled when the client leaves.
@@ -359,7 +360,7 @@ class WatchStream:
 
         return TamperedTransport(transport, self.fault, end)
 
-    async def _follow(self, response: web.StreamResponse, transport: _Transport) -> None:
+    async def _follow(self, response: StreamResponse, transport: _Transport) -> None:
         """Write waiting changes whenever the client has read enough, until the end."""
         while not self._stopped and not transport.is_closing():
             self._wake.clear()
@@ -369,7 +370,7 @@ class WatchStream:
                 await self._wake.wait()
 
     async def _send(
-        self, response: web.StreamResponse, transport: _Transport, frames: Iterator[bytes]
+        self, response: StreamResponse, transport: _Transport, frames: Iterator[bytes]
     ) -> None:
         """Write frames as fast as the client reads; nothing more once it is gone."""
         while True:
@@ -396,7 +397,7 @@ class WatchStream:
                 await self._send_large(response, transport, b"".join(piece))
 
     async def _send_large(
-        self, response: web.StreamResponse, transport: _Transport, data: bytes
+        self, response: StreamResponse, transport: _Transport, data: bytes
     ) -> None:
         """Write bytes with little buffering, because many watches may get the same ones."""
         direct, self._direct = self._direct, False  # commits must not write in between
@@ -438,7 +439,7 @@ class WatchStream:
             timers.append(self._clock.call_later(step, send, left - step))
 
 
-async def _drained(response: web.StreamResponse) -> None:
+async def _drained(response: StreamResponse) -> None:
     writer = response._payload_writer  # noqa: SLF001 - aiohttp offers no other way to wait
     if writer is not None:
         await writer.drain()

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import Response, StreamResponse
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.escalation import Escalation
@@ -142,7 +142,7 @@ class Writer:
 
     # -- create and update -------------------------------------------------------------------
 
-    async def create(self, call: Call, resource: APIResource) -> web.Response:
+    async def create(self, call: Call, resource: APIResource) -> Response:
         """Answer a POST to a collection."""
         context = self.context(call, "CreateOptions")
         decoded = self._decode(call, resource, await call.body())
@@ -184,9 +184,7 @@ class Writer:
                 "request"
             )
 
-    async def update(
-        self, call: Call, resource: APIResource, subresource: str = ""
-    ) -> web.Response:
+    async def update(self, call: Call, resource: APIResource, subresource: str = "") -> Response:
         """Answer a PUT to an object or its status."""
         context = self.context(call, "UpdateOptions", subresource)
         info = call.info
@@ -221,7 +219,7 @@ class Writer:
 
     # -- patch -------------------------------------------------------------------------------
 
-    async def patch(self, call: Call, resource: APIResource, subresource: str = "") -> web.Response:
+    async def patch(self, call: Call, resource: APIResource, subresource: str = "") -> Response:
         """Answer a PATCH of an object or its status."""
         media_type = call.header("Content-Type").partition(";")[0].strip().lower()
         if media_type not in _PATCH_TYPES:
@@ -413,7 +411,7 @@ class Writer:
             key: found for key, found in msgspec.to_builtins(options).items() if found is not None
         }
 
-    async def delete(self, call: Call, resource: APIResource) -> web.Response:
+    async def delete(self, call: Call, resource: APIResource) -> Response:
         """Answer a DELETE of an object."""
         options = self.delete_options(call, resource, await call.body())
         info = call.info
@@ -428,7 +426,7 @@ class Writer:
         if warning and options.propagation is None:
             call.warnings.append(warning)
 
-    def answer_deleted(self, call: Call, resource: APIResource, deleted: Deletion) -> web.Response:
+    def answer_deleted(self, call: Call, resource: APIResource, deleted: Deletion) -> Response:
         """Respond with the remaining object, or a Status if there is none."""
         entry = deleted.entry
         if not deleted.gone or kind_of(resource).returns_deleted:
@@ -447,7 +445,7 @@ class Writer:
             }
         )
 
-    async def delete_collection(self, call: Call, resource: APIResource) -> web.StreamResponse:
+    async def delete_collection(self, call: Call, resource: APIResource) -> StreamResponse:
         """Answer a DELETE of a collection."""
         options = self.delete_options(call, resource, await call.body())
         chosen = parse_list_options(call.query, watch=False)

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import yaml
-from aiohttp import web
+from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
+from aiohttp.web_protocol import RequestPayloadError
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response
 from multidict import CIMultiDict
 
 from listwatch.apiserver import refusal
@@ -61,7 +63,7 @@ class Call:
         "warnings",
     )
 
-    def __init__(self, request: web.BaseRequest, info: RequestInfo, query: Query) -> None:
+    def __init__(self, request: BaseRequest, info: RequestInfo, query: Query) -> None:
         self.request = request
         self.info = info
         self.query = query
@@ -112,11 +114,11 @@ class Call:
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             self._body = await self.request.read()
-        except web.HTTPRequestEntityTooLarge:
+        except HTTPRequestEntityTooLarge:
             raise refusal.too_large_body(BODY_LIMIT) from None
         except TimeoutError:
             raise AllottedTimeError from None
-        except web.RequestPayloadError as error:
+        except RequestPayloadError as error:
             raise refusal.bad_request(f"the body can't be read: {error}") from None
         return self._body
 
@@ -157,7 +159,7 @@ class Call:
         status: int = 200,
         content_type: str = JSON,
         headers: Mapping[str, str] | None = None,
-    ) -> web.Response:
+    ) -> Response:
         """Return a response with these bytes, compressed if the client asked for that."""
         fields = self.headers(content_type)
         if headers:
@@ -170,17 +172,17 @@ class Call:
             body = gzip.compress(body, 1)
             fields["Content-Encoding"] = "gzip"
             fields["Vary"] = "Accept-Encoding"
-        return web.Response(body=body, status=status, headers=fields)
+        return Response(body=body, status=status, headers=fields)
 
     def answer_value(
         self, value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
-    ) -> web.Response:
+    ) -> Response:
         """Return a response with a JSON value, in the negotiated form."""
         return self.answer_json(msgspec.json.encode(value) + b"\n", status=status, headers=headers)
 
     def answer_json(
         self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
-    ) -> web.Response:
+    ) -> Response:
         """Return a response with JSON bytes, converted to the negotiated form."""
         media_type = self.representation.media_type
         if media_type == YAML:
@@ -196,7 +198,7 @@ class Call:
             body = msgspec.json.format(body.rstrip(), indent=2) + b"\n"
         return self.answer(body, status=status, headers=headers)
 
-    def refuse(self, error: StatusError) -> web.Response:
+    def refuse(self, error: StatusError) -> Response:
         """Return the response for a refused request."""
         headers = {}
         if error.retry_after:
@@ -237,6 +239,8 @@ def error_form(accept: str) -> Representation:
 
 def to_yaml(body: bytes) -> bytes:
     """Return JSON bytes as YAML."""
+    import yaml  # noqa: PLC0415 - slow to load, seldom asked for
+
     text = yaml.dump(
         msgspec.json.decode(body),
         Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
@@ -246,9 +250,9 @@ def to_yaml(body: bytes) -> bytes:
     return str(text).encode()
 
 
-def text_answer(text: str, status: int = 200) -> web.Response:
+def text_answer(text: str, status: int = 200) -> Response:
     """Return a plain text response."""
-    return web.Response(
+    return Response(
         body=text.encode(),
         status=status,
         headers={

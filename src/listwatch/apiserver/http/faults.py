@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import Response, StreamResponse
 
 from listwatch.apiserver.http.call import Call, text_answer
 from listwatch.clock import Clock
@@ -229,7 +229,7 @@ class Faults:
             return fault
         return None
 
-    async def before(self, call: Call, fault: Fault) -> web.StreamResponse | None:
+    async def before(self, call: Call, fault: Fault) -> StreamResponse | None:
         """Apply the effects before a response; return a replacement for it, or None."""
         if fault.delay > 0:
             await self._clock.sleep(fault.delay)
@@ -240,24 +240,22 @@ class Faults:
             transport = call.request.transport
             if transport is not None:
                 transport.abort()
-            return web.Response()
+            return Response()
         if fault.status == 429 and not fault.message and not fault.reason:
             return too_many_requests(fault.retry_after)
         if fault.status:
             return call.refuse(fault.error(fault.status))
         return None
 
-    async def tamper(
-        self, call: Call, fault: Fault, response: web.StreamResponse
-    ) -> web.StreamResponse:
+    async def tamper(self, call: Call, fault: Fault, response: StreamResponse) -> StreamResponse:
         """Write a response only in part, and close the connection."""
-        if not isinstance(response, web.Response) or not isinstance(response.body, bytes):
+        if not isinstance(response, Response) or not isinstance(response.body, bytes):
             return response  # a watch, written through a `TamperedTransport`
         body = response.body
         end = cut_at(fault, body, 0)
         if end is None:
             return response
-        broken = web.StreamResponse(status=response.status, headers=response.headers)
+        broken = StreamResponse(status=response.status, headers=response.headers)
         broken.content_length = len(body)
         await broken.prepare(call.request)
         await broken.write(body[:end])
@@ -266,7 +264,7 @@ class Faults:
         return broken
 
 
-def too_many_requests(after: float | None = None) -> web.Response:
+def too_many_requests(after: float | None = None) -> Response:
     """Return the response of a real server's flow control, which is not a Status."""
     answer = text_answer("Too many requests, please try again later.\n", 429)
     after = 1.0 if after is None else after

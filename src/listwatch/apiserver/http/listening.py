@@ -9,11 +9,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
-from aiohttp import StreamReader, web
+from aiohttp import StreamReader
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response, StreamResponse
+from aiohttp.web_server import Server
 
 from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
 from listwatch.apiserver import refusal
@@ -31,15 +34,17 @@ _HEAD_LIMIT = 1 << 20
 _HEAD_SECONDS = 32.0
 #: Seconds for a body: a real server's request time-out.
 _BODY_SECONDS = 60.0
+#: Seconds for which running requests may continue when the server stops.
+_SHUTDOWN_SECONDS = 0.05
 
-Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Handle = Callable[[BaseRequest], Awaitable[StreamResponse]]
 
 
 class Listening:
     """A server that listens on an address, until `close`. For one event loop."""
 
-    def __init__(self, runner: web.ServerRunner, acceptors: Sequence[Acceptor], port: int) -> None:
-        self._runner = runner
+    def __init__(self, server: "_Server", acceptors: Sequence[Acceptor], port: int) -> None:
+        self._server = server
         self._acceptors = acceptors
         #: the port
         self.port = port
@@ -52,7 +57,9 @@ class Listening:
     async def close(self) -> None:
         """Accept no more connections and close existing ones."""
         await self.stop_accepting()
-        await self._runner.cleanup()
+        await asyncio.sleep(0)  # start to handle the requests that have arrived
+        self._server.pre_shutdown()
+        await self._server.shutdown(_SHUTDOWN_SECONDS)
 
 
 async def listen(
@@ -74,28 +81,22 @@ async def listen(
         # a body is read unchanged, whatever its Content-Encoding
         auto_decompress=False,
     )
-    runner = web.ServerRunner(server, shutdown_timeout=0.05)
-    await runner.setup()
     try:
         sockets = await listening_sockets(host or None, port)
     except OSError as error:
-        await runner.cleanup()
         named = isinstance(error, socket.gaierror)  # its number is not an errno
         why = error.strerror if named or not error.errno else os.strerror(error.errno)
         raise ConfigError(
             f"cannot listen on {host}:{port}: {str(why or error).lower()}; choose another port, "
             "or 0 for a free one"
         ) from None
-    except BaseException:
-        await runner.cleanup()
-        raise
     port = sockets[0].getsockname()[1]
     shortages = ShortageLog(clock)
     acceptors = [
         Acceptor(each, server, shortages=shortages, clock=clock, ssl_context=tls)
         for each in sockets
     ]
-    return Listening(runner, acceptors, port)
+    return Listening(server, acceptors, port)
 
 
 def url_of(host: str, port: int, scheme: str = "http") -> str:
@@ -122,7 +123,7 @@ class _Connection(RequestHandler):
 
     __slots__ = ("_awaited", "_clock", "_patience")
 
-    def __init__(self, manager: web.Server, clock: Clock, **options: Any) -> None:
+    def __init__(self, manager: Server, clock: Clock, **options: Any) -> None:
         super().__init__(manager, **options)
         self._clock = clock
         self._patience: Timer | None = None
@@ -190,27 +191,27 @@ class _Connection(RequestHandler):
 
     def handle_error(
         self,
-        request: web.BaseRequest,
+        request: BaseRequest,
         status: int = 500,
         exc: BaseException | None = None,
         message: str | None = None,
-    ) -> web.StreamResponse:
+    ) -> StreamResponse:
         """Answer a request that could not be parsed or handled."""
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
         if isinstance(exc, BadHttpMethod):
             body = msgspec.json.encode(refusal.method_not_allowed().to_status()) + b"\n"
-            response = web.Response(body=body, status=405, headers={"Content-Type": JSON})
+            response = Response(body=body, status=405, headers={"Content-Type": JSON})
         else:
             # in the words of Go's server, which does not log it either
             long = isinstance(exc, LineTooLong)
             words = "431 Request Header Fields Too Large" if long else "400 Bad Request"
-            response = web.Response(text=words, status=int(words[:3]))
+            response = Response(text=words, status=int(words[:3]))
         response.force_close()
         return response
 
 
-class _Server(web.Server):
+class _Server(Server):
     """aiohttp's server, with our own connections."""
 
     def __init__(self, handle: Handle, clock: Clock, **options: Any) -> None:
@@ -232,10 +233,10 @@ def _make_request(
     protocol: RequestHandler,
     writer: AbstractStreamWriter,
     task: "asyncio.Task[None]",
-) -> web.BaseRequest:
+) -> BaseRequest:
     assert isinstance(protocol, _Connection)  # noqa: S101 - `_Server` creates no others
     protocol.await_body(payload)
-    return web.BaseRequest(
+    return BaseRequest(
         message,
         payload,
         protocol,

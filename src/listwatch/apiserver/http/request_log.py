@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import StreamResponse
 
 from listwatch.apiserver.http.call import Call
 
@@ -76,7 +76,7 @@ class RequestLog:
         self._requests.append(entry)
         self._open[id(call)] = entry
 
-    def end(self, call: Call, response: web.StreamResponse | None) -> None:
+    def end(self, call: Call, response: StreamResponse | None) -> None:
         """Record the response to a request; None if the client disconnected first."""
         entry = self._open.pop(id(call), None)
         if entry is not None:

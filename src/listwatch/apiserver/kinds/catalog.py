@@ -1,57 +1,77 @@
 """All kinds, and lookups in their differences."""
 
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from typing import Any
 
-from listwatch.apiserver.kinds import (
-    admission_policies,
-    admission_registration,
-    autoscaling,
-    certificates,
-    configuration,
-    definitions,
-    events,
-    jobs,
-    namespaces,
-    networking,
-    nodes,
-    pods,
-    rbac,
-    scheduling,
-    server_management,
-    services,
-    volumes,
-    workloads,
-)
 from listwatch.apiserver.kinds.kind import Kind, Object
 from listwatch.apiserver.kinds.resources import APIResource
 
-_FAMILIES = (
-    admission_policies,
-    admission_registration,
-    autoscaling,
-    certificates,
-    configuration,
-    definitions,
-    events,
-    jobs,
-    namespaces,
-    networking,
-    nodes,
-    pods,
-    rbac,
-    scheduling,
-    server_management,
-    services,
-    volumes,
-    workloads,
-)
-#: All built-in kinds with any differences, by group and plural name.
-KINDS: Mapping[str, Kind] = {
-    name: kind for family in _FAMILIES for name, kind in family.KINDS.items()
+#: The kinds with any differences, by group and plural name, by module of this package. A server
+#: needs few of the modules at its start, so each is loaded when one of its kinds is used.
+FAMILIES: Mapping[str, str] = {
+    "admission_policies": """
+        admissionregistration.k8s.io/mutatingadmissionpolicies
+        admissionregistration.k8s.io/mutatingadmissionpolicybindings
+        admissionregistration.k8s.io/validatingadmissionpolicies
+        admissionregistration.k8s.io/validatingadmissionpolicybindings
+    """,
+    "admission_registration": """
+        admissionregistration.k8s.io/mutatingwebhookconfigurations
+        admissionregistration.k8s.io/validatingwebhookconfigurations
+    """,
+    "autoscaling": "autoscaling/horizontalpodautoscalers",
+    "certificates": "certificates.k8s.io/certificatesigningrequests",
+    "configuration": "configmaps secrets serviceaccounts",
+    "definitions": "apiextensions.k8s.io/customresourcedefinitions",
+    "events": "events events.k8s.io/events",
+    "jobs": "batch/cronjobs batch/jobs",
+    "namespaces": "limitranges namespaces resourcequotas",
+    "networking": """
+        networking.k8s.io/ingressclasses networking.k8s.io/ingresses networking.k8s.io/ipaddresses
+        networking.k8s.io/networkpolicies networking.k8s.io/servicecidrs
+    """,
+    "nodes": "coordination.k8s.io/leases node.k8s.io/runtimeclasses nodes",
+    "pods": "pods",
+    "rbac": """
+        rbac.authorization.k8s.io/clusterrolebindings rbac.authorization.k8s.io/clusterroles
+        rbac.authorization.k8s.io/rolebindings rbac.authorization.k8s.io/roles
+    """,
+    "scheduling": """
+        policy/poddisruptionbudgets resource.k8s.io/deviceclasses resource.k8s.io/resourceclaims
+        resource.k8s.io/resourceclaimtemplates resource.k8s.io/resourceslices
+        scheduling.k8s.io/priorityclasses
+    """,
+    "server_management": """
+        apiregistration.k8s.io/apiservices componentstatuses
+        flowcontrol.apiserver.k8s.io/flowschemas
+        flowcontrol.apiserver.k8s.io/prioritylevelconfigurations
+    """,
+    "services": "discovery.k8s.io/endpointslices endpoints services",
+    "volumes": """
+        persistentvolumeclaims persistentvolumes storage.k8s.io/csidrivers storage.k8s.io/csinodes
+        storage.k8s.io/csistoragecapacities storage.k8s.io/storageclasses
+        storage.k8s.io/volumeattachments storage.k8s.io/volumeattributesclasses
+    """,
+    "workloads": """
+        apps/controllerrevisions apps/daemonsets apps/deployments apps/replicasets
+        apps/statefulsets podtemplates replicationcontrollers
+    """,
 }
+_FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names.split()}
 _CUSTOM = Kind(generation=True, unconditional_update=False)
 _PLAIN = Kind()
+
+
+@cache
+def built_in(name: str) -> Kind:
+    """Return the built-in kind of a group and plural name, such as `pods` or `apps/deployments`."""
+    family = _FAMILY_OF.get(name)
+    if family is None:
+        return _PLAIN
+    kinds: Mapping[str, Kind] = import_module(f"{__package__}.{family}").KINDS
+    return kinds[name]
 
 
 def kind_of(resource: APIResource) -> Kind:
@@ -59,7 +79,7 @@ def kind_of(resource: APIResource) -> Kind:
     if resource.custom is not None:
         return _CUSTOM
     group = resource.group
-    return KINDS.get(f"{group}/{resource.name}" if group else resource.name, _PLAIN)
+    return built_in(f"{group}/{resource.name}" if group else resource.name)
 
 
 def has_expressions(resource: APIResource) -> bool:

@@ -252,7 +252,6 @@ KINDS: Mapping[str, Kind] = {
     ),
     "events.k8s.io/events": Kind(
         stored_as="/v1",
-        storage="events",
         create_on_update=True,
         fields=_EVENT_FIELDS,
         field_names=_NEW_EVENT_FIELDS,

@@ -59,7 +59,6 @@ class Kind(msgspec.Struct, frozen=True):
     Attributes:
         name_rule: "subdomain", "label", "dns1035" or "path" (any name without "/" and "%").
         stored_as: group and version in which a real server stores it, if not those of its path.
-        storage: the storage key of its objects, if not its own.
         generation: whether the generation counts changes of the spec.
         create_on_update: whether PUT creates a missing object.
         unconditional_update: whether PUT needs no resource version.
@@ -104,7 +103,6 @@ class Kind(msgspec.Struct, frozen=True):
 
     name_rule: str = "subdomain"
     stored_as: str = ""
-    storage: str = ""
     generation: bool = False
     create_on_update: bool = False
     unconditional_update: bool = True

@@ -1,11 +1,11 @@
 """The table of served resources, built-in and custom."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from listwatch.apiserver.kinds.catalog import KINDS
-from listwatch.apiserver.kinds.kind import Kind
+from listwatch.apiserver.kinds.catalog import built_in
 from listwatch.apiserver.kinds.resources import APIResource, Subresource
-from listwatch.schema.facts import Facts
+from listwatch.schema.facts import ANY, Facts
 
 #: Groups in a server's order of preference.
 _GROUP_ORDER = (
@@ -30,9 +30,8 @@ _GROUP_ORDER = (
     "resource.k8s.io",
     "flowcontrol.apiserver.k8s.io",
 )
-
-
-_PLAIN = Kind()
+#: Resources whose objects are stored as those of another group.
+_STORED_AS = {"events.k8s.io/events": "events"}
 
 
 class ResourceTable:
@@ -53,35 +52,7 @@ class ResourceTable:
         for group in _GROUP_ORDER:
             self._versions[group] = []
         for row in facts.resources:
-            group, version, name = row["group"], row["version"], row["resource"]
-            key = f"{group}/{name}" if group else name
-            kind = KINDS.get(key, _PLAIN)
-            self._add(
-                APIResource(
-                    group,
-                    version,
-                    name,
-                    row["kind"],
-                    schema=facts.schema(group, version, row["kind"]),
-                    namespaced=row["scope"] == "Namespaced",
-                    singular=row["singular"],
-                    verbs=row["verbs"],
-                    short_names=row["short_names"],
-                    categories=row["categories"],
-                    subresources=[
-                        Subresource(
-                            sub["name"],
-                            sub["kind"],
-                            sub["group"],
-                            sub["version"],
-                            tuple(sub["verbs"]),
-                        )
-                        for sub in row["subresources"]
-                    ],
-                    storage=kind.storage or key,
-                    convert=kind.converters.get(version),
-                )
-            )
+            self._add(_BuiltIn(facts, row))
 
     def _add(self, resource: APIResource) -> None:
         versions = self._versions.setdefault(resource.group, [])
@@ -153,3 +124,44 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
         if version[:1] == "v" and bool(found) is bool(word) and major.isdigit() and minor.isdigit():
             return rank, -int(major), -int(minor), ""
     return 3, 0, 0, version
+
+
+class _BuiltIn(APIResource):
+    """A built-in resource. Its type and converter are looked up when used: a start needs few."""
+
+    __slots__ = ("_facts", "_key")
+
+    def __init__(self, facts: Facts, row: Mapping[str, Any]) -> None:
+        group, name = row["group"], row["resource"]
+        self._facts = facts
+        self._key = key = f"{group}/{name}" if group else name
+        super().__init__(
+            group,
+            row["version"],
+            name,
+            row["kind"],
+            schema=ANY,
+            namespaced=row["scope"] == "Namespaced",
+            singular=row["singular"],
+            verbs=row["verbs"],
+            short_names=row["short_names"],
+            categories=row["categories"],
+            subresources=[
+                Subresource(
+                    sub["name"], sub["kind"], sub["group"], sub["version"], tuple(sub["verbs"])
+                )
+                for sub in row["subresources"]
+            ],
+            storage=_STORED_AS.get(key, key),
+        )
+        del self.schema, self.convert
+
+    def __getattr__(self, name: str) -> Any:
+        value: Any
+        if name == "schema":
+            value = self.schema = self._facts.schema(self.group, self.version, self.kind)
+        elif name == "convert":
+            value = self.convert = built_in(self._key).converters.get(self.version)
+        else:
+            raise AttributeError(name, name=name, obj=self)
+        return value
