@@ -27,6 +27,7 @@ PACKAGES = [
     "listwatch.runtime",
     "listwatch.sync",
     "listwatch.testing",
+    "listwatch.webhooks",
     "listwatch.workqueue",
 ]
 

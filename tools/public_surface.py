@@ -26,6 +26,7 @@ PACKAGES = (
     "listwatch.runtime",
     "listwatch.sync",
     "listwatch.testing",
+    "listwatch.webhooks",
     "listwatch.workqueue",
 )
 FILE = Path(__file__).parents[1] / "docs" / "public-names.txt"

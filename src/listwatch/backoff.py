@@ -92,6 +92,9 @@ CONNECT_LIMIT: Final = Backoff(base=5.0, cap=30.0, spread=_EXACT)
 SERVER_START: Final = Backoff(base=0.2, cap=0.2, spread=_EXACT)
 #: What a manager looks up before it starts; a probe may restart a process that waits longer.
 START: Final = Backoff(base=1.0, cap=10.0, spread=_EXACT)
+#: The certificate and configurations of webhooks, by which API servers find them: nothing else
+#: reveals that a failure is over, and few requests are needed.
+WEBHOOKS: Final = Backoff(base=1.0, cap=30.0)
 #: A stream of keys from outside the cluster: nothing in the cluster reveals what it missed.
 STREAM: Final = Backoff(base=1.0, cap=30.0, spread=_EXACT)
 #: Events (client-go `tools/record`): no work waits for them, and after two minutes they are old

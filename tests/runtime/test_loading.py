@@ -103,7 +103,7 @@ def test_an_asynchronous_make_app_is_refused_in_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "text", "words"),
     [
-        ("run", "app = Manager('x')", "no reconciler and no task"),
+        ("run", "app = Manager('x')", "no reconciler, task or webhook"),
         ("rbac", "app = Manager('a b\\n')", r"'a b\n' can't name a service account"),
         ("rbac", "app = Manager('Widgets')", "'Widgets' can't name a service account"),
     ],
@@ -191,7 +191,7 @@ async def test_only_the_program_runs_afterwards(
     other: Manager = app.other  # type: ignore[attr-defined]  # set by the file
     await other.serve()
     assert "app.serve() does nothing" in caplog.text
-    with pytest.raises(ValueError, match="no reconciler and no task"):
+    with pytest.raises(ValueError, match="no reconciler, task or webhook"):
         await app.serve()
 
 

@@ -222,7 +222,7 @@ async def test_an_unknown_resource_is_told_after_the_time_to_start(
 
 
 async def test_it_runs_once_and_needs_something_to_do(server: EmbeddedAPIServer) -> None:
-    with pytest.raises(ValueError, match="no reconciler and no task"):
+    with pytest.raises(ValueError, match="no reconciler, task or webhook"):
         await Manager(config=Config(server=server.url)).serve()
     app = make(server, Log())
     async with app:

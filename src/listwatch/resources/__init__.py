@@ -7,7 +7,6 @@ from listwatch.lazy_names import lazy_names
 if TYPE_CHECKING:
     from listwatch.client.typed_objects import manifest_of
     from listwatch.resources.checking import (
-        Problem,
         UnknownVersionError,
         check,
         check_definition,
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
         Volume,
     )
     from listwatch.resources.object_meta import ObjectMeta
+    from listwatch.resources.problems import Problem
 
 __all__ = [
     "Affinity",
@@ -106,7 +106,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "listwatch.client.typed_objects": "manifest_of",
         "listwatch.resources.checking": (
-            "Problem UnknownVersionError check check_definition check_manifest"
+            "UnknownVersionError check check_definition check_manifest"
         ),
         "listwatch.resources.custom_resource": (
             "Column CustomResource Scale custom_resource_of definition resource rules"
@@ -119,5 +119,6 @@ __getattr__, __dir__ = lazy_names(
             "Rule SecretKeySelector ServiceSpec Time Toleration Volume"
         ),
         "listwatch.resources.object_meta": "ObjectMeta",
+        "listwatch.resources.problems": "Problem",
     },
 )

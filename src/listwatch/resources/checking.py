@@ -4,8 +4,6 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
 from listwatch.apiserver.admission.validation import validate_create, validate_update
 from listwatch.apiserver.kinds.custom import resources_of
 from listwatch.apiserver.kinds.definitions import default_definition, validate_definition
@@ -13,6 +11,7 @@ from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.client.typed_objects import manifest_of
 from listwatch.errors import ListWatchError
 from listwatch.resources.custom_resource import definition
+from listwatch.resources.problems import Problem
 from listwatch.schema.causes import Cause
 from listwatch.schema.facts import OBJECT_META, facts
 from listwatch.schema.structural import apply_schema_defaults, prune
@@ -21,23 +20,6 @@ from listwatch.schema.typed import Conversion, WrongTypeError
 _DEFINITION: Final = (
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition"
 )
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """A reason for which a server would refuse an object.
-
-    Attributes:
-        field: its path, such as "spec.replicas".
-        message: the server's message.
-        reason: the server's reason, such as "FieldValueInvalid".
-    """
-
-    field: str
-    message: str
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.message}"
 
 
 class UnknownVersionError(ListWatchError):

@@ -142,7 +142,7 @@ def run_command(
         (options if connection.is_given else defaults)["config"] = config
     app = _load(file, {k: v for k, v in options.items() if v is not None}, defaults)
     if not app.has_work:
-        raise ConfigError(f"{file}: the Manager has no reconciler and no task: add one")
+        raise ConfigError(f"{file}: the Manager has no reconciler, task or webhook: add one")
     if not app.has_server:
         if missing is not None:
             raise missing

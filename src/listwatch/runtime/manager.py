@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
@@ -32,7 +33,7 @@ from listwatch.runtime.events import ClientEvents, EventRecorder, component_of
 from listwatch.runtime.fencing import fenced
 from listwatch.runtime.health import Check, HealthServer, checked
 from listwatch.runtime.held import Loading, current_loading
-from listwatch.runtime.leader_election import LeaderElector
+from listwatch.runtime.leader_election import LeaderElector, OpenLeaseClient
 from listwatch.runtime.leading import LeadershipGuard, WhileLeading
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.metrics import Measured, make_registry
@@ -47,7 +48,12 @@ from listwatch.runtime.parts import (
 )
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
 from listwatch.runtime.recorded_writes import recorded
+from listwatch.runtime.serving_webhooks import WebhookServing
 from listwatch.runtime.sharing import ShareMember
+from listwatch.webhooks.declaring import DeclaresWebhooks
+from listwatch.webhooks.metrics import webhook_metrics
+from listwatch.webhooks.options import WebhookOptions
+from listwatch.webhooks.webhooks import Webhooks
 from listwatch.workqueue.rate_limiters import RateLimiter
 
 if TYPE_CHECKING:
@@ -69,14 +75,14 @@ class _Task(msgspec.Struct, frozen=True):
     leader_only: bool
 
 
-class Manager:
+class Manager(DeclaresWebhooks):
     """A controller program: reconcilers, their caches, a client, and the rest.
 
-    Starts, in this order: the health and metrics endpoints, the event recorder, the caches, and
-    tasks that every replica runs. Then, once this process leads if there is an election, the
-    leader's tasks and the reconcilers, each when its caches have synced. It stops in reverse order;
-    running reconciles get `grace` seconds to end. A part that fails stops everything and raises a
-    `ManagerError`.
+    Starts, in this order: the health and metrics endpoints, the event recorder, the webhooks, the
+    caches, and tasks that every replica runs. Then, once this process leads if there is an
+    election, the leader's tasks and the reconcilers, each when its caches have synced. It stops in
+    reverse order; running reconciles get `grace` seconds to end. A part that fails stops everything
+    and raises a `ManagerError`.
 
     Run it in one of three ways: `app.run()` for a script, which also handles SIGTERM and SIGINT;
     `async with app:` around your own code, also in a notebook; `await app.serve()`. It runs once.
@@ -100,6 +106,7 @@ class Manager:
             wrote with `client`.
         own_writes_timeout: time limit for that in seconds; then the key continues, which is logged.
         on_error: called with every failure of the caches; by default they are logged.
+        webhooks: how `validate` and `mutate` are served.
         clock: the time.
     """
 
@@ -121,6 +128,7 @@ class Manager:
         reads_own_writes: bool = True,
         own_writes_timeout: float = OWN_WRITES_SECONDS,
         on_error: OnError | None = None,
+        webhooks: WebhookOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
         if config is not None and client is not None:
@@ -142,6 +150,14 @@ class Manager:
         self._clock = clock or Clock()
         self._parts = Parts(self._clock, grace)
         self._caches = Caches(self._clock, on_error)
+        self.webhooks = Webhooks(name, webhooks)
+        self._webhook_serving = WebhookServing(
+            self.webhooks,
+            self._parts,
+            self._clock,
+            start_timeout=start_timeout,
+            timings=lease_timings,
+        )
         self._reconcilers: list[Reconciler] = []
         self._tasks: list[_Task] = []
         self._checks: list[Callable[[], Check]] = []
@@ -317,6 +333,8 @@ class Manager:
             health = cache.health()
             problem = f"{health.problem} (for {health.since:.0f} s)" if health.problem else ""
             yield Check(f"cache {health.name}", health.ready, problem)
+        if self.webhooks:
+            yield self._webhook_serving.check()
         yield from map(checked, self._checks)
         if self._parts.failure is not None:
             yield Check(self._parts.failure[0], False, str(self._parts.failure[1]))
@@ -350,8 +368,8 @@ class Manager:
 
     @property
     def has_work(self) -> bool:
-        """Whether it has a reconciler or a task."""
-        return bool(self._reconcilers or self._tasks)
+        """Whether it has a reconciler, a task or a webhook."""
+        return bool(self._reconcilers or self._tasks or self.webhooks)
 
     @property
     def has_server(self) -> bool:
@@ -408,7 +426,7 @@ class Manager:
             return
         self._check_not_started()
         if not self.has_work:
-            raise ValueError("the Manager has no reconciler and no task: add one")
+            raise ValueError("the Manager has no reconciler, task or webhook: add one")
         self._has_run = True
         try:
             async with AsyncExitStack() as stack:
@@ -525,6 +543,12 @@ class Manager:
                 clock=self._clock,
             )
         )
+        namespace = self._namespace_of(client)
+        await stack.enter_async_context(
+            self._webhook_serving.running(client, namespace, _lease_client(client, namespace))
+        )
+        if self._parts.stopping.is_set():
+            return
         async with self._parts.running("the start", lambda: self._prepare(client)) as preparing:
             await self._parts.until_stopping(preparing.task)
         if self._parts.stopping.is_set():
@@ -545,20 +569,17 @@ class Manager:
             caches=lambda: self._caches,
             election=lambda: None if self._elector is None else self._elector.statistics(),
             events=lambda: None if self._recorder is None else self._recorder.statistics(),
-            others=lambda: (metric for collect in self._metrics for metric in collect()),
+            others=lambda: itertools.chain(
+                webhook_metrics(self.webhooks.statistics()) if self.webhooks else (),
+                (metric for collect in self._metrics for metric in collect()),
+            ),
         )
 
     def _make_elector(self, client: Client) -> LeaderElector | None:
         if not isinstance(self._election, str):
             return self._election
-        namespace = self._namespace or client.config.namespace or "default"
-
-        @contextlib.asynccontextmanager
-        async def open_client() -> AsyncIterator[LeaseClient]:
-            # A client belongs to one event loop, and the election has its own.
-            async with Client.from_config(client.config) as own:
-                yield ClientLeases(own, namespace)
-
+        namespace = self._namespace_of(client)
+        open_client = _lease_client(client, namespace)
         lease = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -587,6 +608,9 @@ class Manager:
             on_overrun=on_overrun,
         )
 
+    def _namespace_of(self, client: Client) -> str:
+        return self._namespace or client.config.namespace or "default"
+
     async def _prepare(self, client: Client) -> None:
         """Look the resources up; wait for a server or definition that appears late."""
         give_up_at = self._clock.now() + self._start_timeout
@@ -606,6 +630,7 @@ class Manager:
     async def _wait_for_caches(self) -> None:
         for cache in self._caches:
             await cache.wait_for_sync(self._start_timeout)
+        await self._webhook_serving.wait_until_registered()
         self._synced.set()
 
     # --- Running and stopping ---
@@ -667,6 +692,16 @@ class Manager:
                 except TimeoutError:
                     late = {r.name: sorted(r.in_process) for r in reconcilers if r.in_process}
                     _logger.warning("cancelled after %g s of grace: %s", self._parts.grace, late)
+
+
+def _lease_client(client: Client, namespace: str) -> OpenLeaseClient:
+    @contextlib.asynccontextmanager
+    async def open_client() -> AsyncIterator[LeaseClient]:
+        # A client belongs to one event loop, and the election has its own.
+        async with Client.from_config(client.config) as own:
+            yield ClientLeases(own, namespace)
+
+    return open_client
 
 
 def _led(run: Task, guard: LeadershipGuard) -> WhileLeading[object]:

@@ -1,0 +1,133 @@
+"""Serves webhooks over TLS with aiohttp."""
+
+import logging
+import os
+import ssl
+from types import TracebackType
+from typing import Final, Self
+
+from aiohttp import web
+
+from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
+from listwatch.clock import Clock
+from listwatch.errors import ConfigError
+from listwatch.webhooks.dispatch import Dispatcher
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds for running requests at the end.
+GRACE: Final = 5.0
+
+
+class ServingContext:
+    """The TLS of new connections, whose certificate can change while the server runs."""
+
+    def __init__(self) -> None:
+        self.ssl = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
+
+    def use(self, certificate: bytes, key: bytes) -> None:
+        """Use another certificate for new connections.
+
+        Args:
+            certificate: PEM, with its chain.
+            key: its private key, PEM.
+
+        Raises:
+            ConfigError: they are no PEM, or don't belong together.
+        """
+        # OpenSSL's binding reads keys only from files; a file in memory never reaches a disk.
+        descriptor = os.memfd_create("webhook-certificate", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(key.rstrip() + b"\n" + certificate)
+            self.ssl.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(f"the certificate and key can't be used: {error}") from None
+        finally:
+            os.close(descriptor)
+
+
+class ReviewServer:
+    """Serves the reviews of a dispatcher: `async with server`.
+
+    Args:
+        dispatcher: answers.
+        context: the certificate.
+        host: the address to listen on; in a pod "0.0.0.0".
+        port: 0 for a free port.
+        clock: the time.
+
+    Raises:
+        ConfigError: at the start, if it can't listen on the address.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        context: ServingContext,
+        *,
+        host: str,
+        port: int,
+        clock: Clock,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._context = context
+        self._host = host
+        self._asked_port = port
+        self._clock = clock
+        self._acceptors: list[Acceptor] = []
+        self._runner: web.ServerRunner | None = None
+        #: The port that it listens on.
+        self.port = port
+
+    async def __aenter__(self) -> Self:
+        # A compressed body could expand beyond its limit; API servers send none.
+        server = web.Server(self._handle, auto_decompress=False, access_log=None)
+        runner = web.ServerRunner(server, shutdown_timeout=GRACE)
+        await runner.setup()
+        try:
+            sockets = await listening_sockets(self._host or None, self._asked_port)
+        except OSError as error:
+            await runner.cleanup()
+            raise ConfigError(
+                f"cannot serve webhooks on {self._host}:{self._asked_port}: "
+                f"{error.strerror or error}; choose another port, or 0 for a free one"
+            ) from None
+        self._runner = runner
+        self.port = sockets[0].getsockname()[1]
+        shortages = ShortageLog(self._clock)
+        self._acceptors = [
+            Acceptor(
+                sock, server, shortages=shortages, clock=self._clock, ssl_context=self._context.ssl
+            )
+            for sock in sockets
+        ]
+        _logger.info("webhooks on port %d of %s", self.port, self._host)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for acceptor in self._acceptors:
+            await acceptor.aclose()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method != "POST":
+            return web.Response(status=405, text="webhooks take POST", headers={"Allow": "POST"})
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            return web.Response(status=415, text="webhooks take no compressed reviews")
+        reply = await self._dispatcher.reply(
+            request.path, request.query.get("timeout", ""), request.content.iter_any()
+        )
+        response = web.Response(status=reply.status, body=reply.body)
+        response.headers["Content-Type"] = reply.content_type
+        if reply.status == 413:
+            response.force_close()  # the rest of the body is still to come
+        return response
