@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run run-live demo-services test proof soak go-clients test-adapters lint format bench lock clean conformance
+.PHONY: run run-live demo-services test proof soak go-clients test-adapters lint format bench lock clean conformance docs docs-serve
 
 run: $(VENV)/runs
 	$(BIN)/python examples/demo.py
@@ -92,13 +92,27 @@ $(VENV)/ready: $(VENV)/runs
 	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.lock
 	@touch $@
 
+# The documentation as a site, in build/site; a link that leads nowhere is an error.
+docs: $(VENV)-docs/ready
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet
+
+docs-serve: $(VENV)-docs/ready
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs serve
+
+$(VENV)-docs/ready: requirements-docs.lock
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements-docs.lock
+	@touch $@
+
 # Rewrite the pinned versions, for every Python from 3.11 on (needs uv, from PyPI).
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
 	  --no-emit-index-url --group dev --output-file requirements.lock pyproject.toml
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
+	  --no-emit-index-url --group docs --output-file requirements-docs.lock
 
 clean:
-	rm -rf $(VENV) $(VENV)-adapters-* .mypy_cache .ruff_cache .pytest_cache .coverage* .hypothesis .import_linter_cache .go-clients
+	rm -rf $(VENV) $(VENV)-adapters-* $(VENV)-docs build .mypy_cache .ruff_cache .pytest_cache .coverage* .hypothesis .import_linter_cache .go-clients
 
 # Replay the recordings of a real API server on the embedded one.
 conformance: $(VENV)/ready

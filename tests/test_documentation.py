@@ -53,7 +53,17 @@ def test_python_in_the_documentation_can_be_read(text: str) -> None:
     compile(text, "documentation", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-@pytest.mark.parametrize(("text", "shown"), [b[1:] for b in PROGRAMS], ids=[b[0] for b in PROGRAMS])
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param(
+            *block[1:],
+            id=block[0],
+            marks=[pytest.mark.proof] if block[0].startswith("docs/guides/") else [],
+        )
+        for block in PROGRAMS
+    ],
+)
 def test_a_program_in_the_documentation_runs_and_prints_what_is_shown(
     text: str, shown: str, kubeconfig: Path, tmp_path: Path
 ) -> None:
@@ -101,11 +111,31 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors, f"{page.name} links to {target}"
 
 
-def test_the_readme_leads_to_every_page() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES if f"({page.relative_to(ROOT)})" not in text] == [
-        "README.md"
-    ]
+def test_the_start_page_leads_to_every_page_and_the_readme_to_it() -> None:
+    start = ROOT / "docs/index.md"
+    links = re.findall(r"\]\(([^)#]+)", start.read_text(encoding="utf-8"))
+    targets = {(start.parent / link).resolve() for link in links}
+    assert [page.name for page in PAGES if page not in targets] == ["index.md"]
+    assert "(docs/index.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_navigation_of_the_site_has_every_page() -> None:
+    (navigation,) = re.findall(
+        r"^nav:\n(.*)\Z", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE | re.DOTALL
+    )
+    entries = set(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE))
+    docs = ROOT / "docs"
+    assert entries == {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
+
+
+def test_the_drawings_are_those_that_the_script_draws() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools/draw_diagrams.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_every_option_of_observe_that_is_documented_exists() -> None:
