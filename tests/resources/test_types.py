@@ -9,6 +9,7 @@ import pytest
 
 from listwatch.client import Client, Config
 from listwatch.errors import InvalidError
+from listwatch.objects.resource_types import plural_of
 from listwatch.resources import (
     Column,
     ListMap,
@@ -21,7 +22,6 @@ from listwatch.resources import (
     manifest_of,
     resource,
 )
-from listwatch.resources.custom_resource import plural_of
 from listwatch.testing import APIServer
 from resources.shapes import SHAPES, Port, Range, spec_of
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, cast
+from typing import Any, NamedTuple, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -18,7 +18,22 @@ from listwatch.cache.store import IndexFunc
 from listwatch.cache.transform import Transform
 from listwatch.cache.typed import Into, T
 from listwatch.clock import Clock
+from listwatch.objects.resource_types import name_of_resource
 from listwatch.shard_range import ShardRange
+
+U = TypeVar("U")
+
+
+class InformerOptions(TypedDict, total=False):
+    """The options of `InformerFactory.informer`; see there."""
+
+    label_selector: str
+    field_selector: str
+    metadata_only: bool
+    fields: type[msgspec.Struct] | None
+    transform: Transform | None
+    shard: ShardRange | None
+    indexers: Mapping[str, IndexFunc] | None
 
 
 class ListWatchSource(Protocol):
@@ -112,9 +127,25 @@ class InformerFactory:
         self._own: asyncio.TaskGroup | None = None
         self._own_task: asyncio.Task[None] | None = None
 
+    @overload
     def informer(
         self,
         resource: str,
+        namespace: str | None = None,
+        *,
+        decode: Into[T] | None = None,
+        **options: Unpack[InformerOptions],
+    ) -> SharedInformer[T]: ...
+    @overload
+    def informer(
+        self,
+        resource: type[U],
+        namespace: str | None = None,
+        **options: Unpack[InformerOptions],
+    ) -> SharedInformer[U]: ...
+    def informer(
+        self,
+        resource: str | type[Any],
         namespace: str | None = None,
         *,
         label_selector: str = "",
@@ -124,14 +155,15 @@ class InformerFactory:
         transform: Transform | None = None,
         shard: ShardRange | None = None,
         indexers: Mapping[str, IndexFunc] | None = None,
-        decode: Into[T] | None = None,
-    ) -> SharedInformer[T]:
+        decode: Any = None,
+    ) -> SharedInformer[Any]:
         """Return the informer of a selection; the first call creates it.
 
         A request for another type returns a view of the same informer (see `SharedInformer.view`).
 
         Args:
-            resource: see `Selection`, as for the next seven.
+            resource: see `Selection`, as for the next seven; or a type decorated by
+                `listwatch.resources.resource`, which is then the type of the objects.
             namespace: see there.
             label_selector: see there.
             field_selector: see there.
@@ -145,8 +177,10 @@ class InformerFactory:
         Raises:
             StoppedError: the factory has ended.
         """
+        if isinstance(resource, type):
+            decode = resource
         selection = Selection(
-            resource,
+            name_of_resource(resource),
             namespace,
             label_selector,
             field_selector,
@@ -166,22 +200,29 @@ class InformerFactory:
         informer.indexer.add_indexers(
             {name: func for name, func in (indexers or {}).items() if name not in there}
         )
-        same: Any = informer if decode is None else informer.view(decode)
-        return cast("SharedInformer[T]", same)
+        return informer if decode is None else informer.view(decode)
 
+    @overload
     def namespaces(
         self,
         resource: str,
         namespaces: Iterable[str],
         *,
-        label_selector: str = "",
-        field_selector: str = "",
-        metadata_only: bool = False,
-        fields: type[msgspec.Struct] | None = None,
-        transform: Transform | None = None,
-        indexers: Mapping[str, IndexFunc] | None = None,
         decode: Into[T] | None = None,
-    ) -> NamespacesInformer[T]:
+        **options: Unpack[InformerOptions],
+    ) -> NamespacesInformer[T]: ...
+    @overload
+    def namespaces(
+        self, resource: type[U], namespaces: Iterable[str], **options: Unpack[InformerOptions]
+    ) -> NamespacesInformer[U]: ...
+    def namespaces(
+        self,
+        resource: Any,
+        namespaces: Iterable[str],
+        *,
+        decode: Any = None,
+        **options: Unpack[InformerOptions],
+    ) -> NamespacesInformer[Any]:
         """Return one informer over several namespaces; otherwise like `informer`.
 
         Raises:
@@ -189,24 +230,18 @@ class InformerFactory:
         """
         return NamespacesInformer(
             {
-                namespace: self.informer(
-                    resource,
-                    namespace,
-                    label_selector=label_selector,
-                    field_selector=field_selector,
-                    metadata_only=metadata_only,
-                    fields=fields,
-                    transform=transform,
-                    indexers=indexers,
-                    decode=decode,
-                )
+                namespace: self.informer(resource, namespace, decode=decode, **options)
                 for namespace in namespaces
             }
         )
 
-    def lister(self, resource: str, namespace: str | None = None) -> Lister:
+    @overload
+    def lister(self, resource: str, namespace: str | None = None) -> Lister: ...
+    @overload
+    def lister(self, resource: type[U], namespace: str | None = None) -> Lister[U]: ...
+    def lister(self, resource: Any, namespace: str | None = None) -> Lister[Any]:
         """Return the lister of a whole resource, or of one namespace of it, from one informer."""
-        lister = self.informer(resource).lister
+        lister: Lister[Any] = self.informer(resource).lister
         return lister if namespace is None else lister.namespaced(namespace)
 
     def _make(self, selection: Selection) -> SharedInformer:

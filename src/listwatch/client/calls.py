@@ -14,13 +14,15 @@ from listwatch.client.typed_objects import resource_of_type
 from listwatch.clock import Clock
 from listwatch.errors import ConflictError, FrameError, NotFoundError, StatusError
 from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder, ObjectMeta
+from listwatch.objects.resource_types import is_resource_type, name_of_resource
 
 T = TypeVar("T")
 
 #: Longest Retry-After to obey, in seconds; with a longer one the refusal is raised.
 MAX_RETRY_AFTER: Final = 60.0
 
-#: A resource by name, a `Resource`, or a type decorated by `listwatch.resources`.
+#: A resource by name, a `Resource`, a type decorated by `listwatch.resources`, or another client's
+#: model of a kind of Kubernetes.
 Kind: TypeAlias = str | Resource | type[Any]
 
 #: An object to send: one that was read, or a decoded form.
@@ -49,11 +51,8 @@ class Calls:
 
     async def resource(self, resource: Kind) -> Resource:
         """Return the resource that a name means."""
-        if isinstance(resource, Resource):
-            return resource
-        if isinstance(resource, type):
-            return resource_of_type(resource)
-        return await self._discovery.find(resource)
+        known = known_or_name(resource)
+        return known if isinstance(known, Resource) else await self._discovery.find(known)
 
     async def resource_of(
         self,
@@ -201,6 +200,19 @@ def _nameless(body: bytes) -> Object | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     return Object("", ObjectMeta(), type_.kind, type_.apiVersion, body)
+
+
+def known_or_name(resource: Kind) -> Resource | str:
+    """Return the resource of a kind, or its name if only the server knows the rest.
+
+    Raises:
+        TypeError: the kind is a type that has none.
+    """
+    if isinstance(resource, Resource):
+        return resource
+    if isinstance(resource, type) and is_resource_type(resource):
+        return resource_of_type(resource)
+    return name_of_resource(resource)
 
 
 def outgoing(obj: Sendable) -> Mapping[str, Any]:

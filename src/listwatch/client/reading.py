@@ -7,14 +7,13 @@ from typing import TypeVar, overload
 
 from listwatch.cache.list_watch import ListOptions, ObjectList
 from listwatch.cache.pages import pages
-from listwatch.client.calls import Calls, Kind, decode
+from listwatch.client.calls import Calls, Kind, decode, known_or_name
 from listwatch.client.config import Config
 from listwatch.client.discovery import Discovery
 from listwatch.client.http import HTTP
 from listwatch.client.list_watch import ResourceListWatch
 from listwatch.client.logs import log_lines
 from listwatch.client.resource import Resource
-from listwatch.client.typed_objects import resource_of_type
 from listwatch.client.waiting import Condition, accepts, conditions_of, remaining, wait_until
 from listwatch.clock import Clock
 from listwatch.objects import Object, ObjectKey
@@ -62,7 +61,7 @@ class Reads:
             self.http,
             self.discovery,
             self.clock,
-            resource_of_type(resource) if isinstance(resource, type) else resource,
+            known_or_name(resource),
             namespace=namespace,
             label_selector=label_selector,
             field_selector=field_selector,

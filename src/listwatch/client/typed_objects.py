@@ -7,9 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from listwatch.client.resource import Resource
-
-#: The attribute of a type with its resource; its attribute `resource` is a `Resource`.
-ATTRIBUTE: Final = "__custom_resource__"
+from listwatch.objects import Object, ObjectDecodeError, decode_object
+from listwatch.objects.resource_types import described, is_model, is_resource_type
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -20,45 +19,79 @@ def resource_of_type(cls: type) -> Resource:
     Raises:
         TypeError: the type has none.
     """
-    known = cls.__dict__.get(ATTRIBUTE)
-    if known is None:
-        raise TypeError(
-            f"{cls.__name__} is no resource: decorate it with listwatch.resources.resource(…), or "
-            'name a resource, as "pods"'
-        )
-    found: Resource = known.resource
+    found: Resource = described(cls).resource
     return found
 
 
 def schema_of_type(cls: type) -> Mapping[str, Any]:
-    """Return the structural schema of a type that is a resource."""
-    schema: Mapping[str, Any] = cls.__dict__[ATTRIBUTE].schema
+    """Return the structural schema of a type, as far as known."""
+    schema: Mapping[str, Any] = described(cls).schema if is_resource_type(cls) else _NOTHING
     return schema
 
 
 def is_typed(obj: object) -> bool:
-    """Return whether an object has a resource type."""
-    return ATTRIBUTE in type(obj).__dict__
+    """Return whether an object has a resource type, or is another client's model."""
+    return is_model(type(obj)) and not isinstance(obj, Object)
+
+
+def object_of(obj: object) -> Object:
+    """Return a typed object, as read, as an `Object` with its metadata.
+
+    Raises:
+        TypeError: it is not a resource, or its type lacks the metadata of objects.
+    """
+    if isinstance(obj, Object):
+        return obj
+    manifest = manifest_of(obj)
+    try:
+        return decode_object(msgspec.json.encode(manifest))
+    except ObjectDecodeError as error:
+        raise TypeError(
+            f"{type(obj).__name__}.metadata can't be used: {error}; its type may be "
+            "listwatch.resources.ObjectMeta"
+        ) from error
 
 
 def manifest_of(obj: object, cls: type | None = None) -> dict[str, Any]:
     """Return an object of a resource type as a decoded manifest, with apiVersion and kind.
 
     Args:
-        obj: the object.
+        obj: the object. A model of another client, which has its own apiVersion and kind, will do.
         cls: its type; by default the object's class, which a TypedDict's objects don't have.
 
     Raises:
         TypeError: the type is not a resource.
     """
-    known = resource_of_type(type(obj) if cls is None else cls)
-    value: Mapping[str, Any]
-    dump = getattr(obj, "model_dump", None)
-    if dump is not None:  # pydantic's
-        value = dump(mode="json", by_alias=True)
+    cls = type(obj) if cls is None else cls
+    if is_resource_type(cls):
+        known = resource_of_type(cls)
+        return {**fields_of(obj), "apiVersion": known.api_version, "kind": known.kind}
+    value = fields_of(obj) if is_model(cls) or isinstance(obj, Mapping) else {}
+    if not value.get("apiVersion") or not value.get("kind"):
+        raise TypeError(
+            f"{cls.__name__} is not a resource: decorate its class with "
+            "listwatch.resources.resource(…), or send a mapping"
+        )
+    return value
+
+
+def fields_of(obj: object) -> dict[str, Any]:
+    """Return the fields of a typed value as JSON has them, such as those of a status.
+
+    Args:
+        obj: a msgspec Struct, dataclass, attrs object, mapping, pydantic model, or a model of
+            `kubernetes` or `lightkube`.
+    """
+    value: Any
+    if (dump := getattr(obj, "model_dump", None)) is not None:  # pydantic's
+        # Models of Kubernetes' own kinds have hundreds of fields, most of them None.
+        value = dump(mode="json", by_alias=True, exclude_none=not is_resource_type(type(obj)))
+    elif hasattr(type(obj), "from_dict") and (to_dict := getattr(obj, "to_dict", None)) is not None:
+        value = to_dict()  # lightkube's, which renames fields
     else:
-        value = msgspec.json.decode(msgspec.json.encode(obj))
-    return {**value, "apiVersion": known.api_version, "kind": known.kind}
+        value = obj
+    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
+    return fields
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from listwatch.apiserver.kinds.definitions import default_definition, validate_definition
 from listwatch.client.resource import Resource
-from listwatch.client.typed_objects import ATTRIBUTE
+from listwatch.objects.resource_types import ATTRIBUTE, plural_of
 from listwatch.resources.errors import ResourceTypeError
 from listwatch.resources.json_schema import RULES, Node, json_schema
 from listwatch.resources.markers import Rule
@@ -265,16 +265,6 @@ def definition(*types: type) -> dict[str, Any]:
     made = copy.deepcopy(_definition(versions))
     _check(made, versions[0].resource.kind)
     return made
-
-
-def plural_of(kind: str) -> str:
-    """Return the usual plural of a kind, in lower case."""
-    word = kind.lower()
-    if word.endswith(("s", "x", "z", "ch", "sh")):
-        return f"{word}es"
-    if word.endswith("y") and word[-2:-1] not in {"", *"aeiou"}:
-        return f"{word[:-1]}ies"
-    return f"{word}s"
 
 
 def _check_kind(kind: str) -> None:

@@ -199,7 +199,9 @@ def crd_command(*, file: Path) -> None:
     one kind make one definition. The file's controllers are not started.
     """
     # `listwatch run` starts without them.
-    from listwatch.client.typed_objects import ATTRIBUTE  # noqa: PLC0415 - see above
+    from listwatch.objects.resource_types import (  # noqa: PLC0415 - see above
+        is_resource_type,
+    )
     from listwatch.resources.custom_resource import (  # noqa: PLC0415 - see above
         custom_resource_of,
         definition,
@@ -209,7 +211,7 @@ def crd_command(*, file: Path) -> None:
         names = _shown(file, lambda: load_names(file))
     versions: dict[tuple[str, str], list[type]] = {}
     for value in names.values():
-        if isinstance(value, type) and ATTRIBUTE in value.__dict__:
+        if isinstance(value, type) and is_resource_type(value):
             known = custom_resource_of(value).resource
             types = versions.setdefault((known.group, known.kind), [])
             if value not in types:

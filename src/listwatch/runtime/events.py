@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 import msgspec
 
 from listwatch.backoff import EVENT, retry
+from listwatch.client.typed_objects import object_of
 from listwatch.clock import Clock
 from listwatch.errors import (
     AlreadyExistsError,
@@ -108,13 +109,15 @@ class EventRecorderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     remembered: int
 
 
-def reference(obj: Object | Mapping[str, Any], field_path: str = "") -> ObjectReference:
+def reference(obj: object, field_path: str = "") -> ObjectReference:
     """Return a reference to an object.
 
     Raises:
         ListWatchError: the object has no kind, apiVersion or name.
+        TypeError: it is neither an `Object`, a mapping, nor of a resource type.
     """
-    if isinstance(obj, Object):
+    if not isinstance(obj, Mapping):
+        obj = object_of(obj)
         found = ObjectReference(
             obj.api_version,
             obj.kind,
@@ -207,18 +210,19 @@ class EventRecorder:
 
     def event(
         self,
-        obj: Object | Mapping[str, Any],
+        obj: object,
         type: Literal["Normal", "Warning"],  # noqa: A002 - the field's name
         reason: str,
         message: str,
         *,
         action: str = "",
-        related: Object | Mapping[str, Any] | None = None,
+        related: object = None,
     ) -> None:
         """Report an event about an object.
 
         Args:
-            obj: the object, with kind, apiVersion, name and preferably a uid.
+            obj: an `Object`, a mapping or an object of a resource type, with kind, apiVersion, name
+                and preferably a uid.
             type: "Normal" or "Warning".
             reason: one word in CamelCase, for machines, such as "ScaledUp".
             message: for people; cut after 1,024 bytes.
@@ -228,6 +232,7 @@ class EventRecorder:
         Raises:
             ValueError: another type, or no reason.
             ListWatchError: the object lacks kind, apiVersion or name.
+            TypeError: the object is of another type.
         """
         if type not in {"Normal", "Warning"} or not reason:
             raise ValueError(

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -26,6 +26,7 @@ from listwatch.errors import (
     StatusError,
     UnknownResourceError,
 )
+from listwatch.objects.resource_types import name_of_resource
 from listwatch.runtime.api_time import api_time
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.candidate import ElectionEvent, LeaseTimings
@@ -47,6 +48,7 @@ from listwatch.runtime.parts import (
     stopped_by_signals,
 )
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
+from listwatch.runtime.reconciler_options import ReconcilerOptions
 from listwatch.runtime.recorded_writes import recorded
 from listwatch.runtime.serving_webhooks import WebhookServing
 from listwatch.runtime.sharing import ShareMember
@@ -54,7 +56,6 @@ from listwatch.webhooks.declaring import DeclaresWebhooks
 from listwatch.webhooks.metrics import webhook_metrics
 from listwatch.webhooks.options import WebhookOptions
 from listwatch.webhooks.webhooks import Webhooks
-from listwatch.workqueue.rate_limiters import RateLimiter
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Task)
+U = TypeVar("U")
 P = TypeVar("P")
 
 
@@ -158,7 +160,7 @@ class Manager(DeclaresWebhooks):
             start_timeout=start_timeout,
             timings=lease_timings,
         )
-        self._reconcilers: list[Reconciler] = []
+        self._reconcilers: list[Reconciler[Any]] = []
         self._tasks: list[_Task] = []
         self._checks: list[Callable[[], Check]] = []
         self._live_checks: list[Callable[[], Check]] = []
@@ -181,36 +183,35 @@ class Manager(DeclaresWebhooks):
 
     # --- Configuration ---
 
+    @overload
+    def reconciler(self, name: str, **options: Unpack[ReconcilerOptions]) -> Reconciler: ...
+    @overload
+    def reconciler(self, name: type[U], **options: Unpack[ReconcilerOptions]) -> Reconciler[U]: ...
     def reconciler(
-        self,
-        name: str,
-        *,
-        concurrency: int = 1,
-        timeout: float | None = None,
-        threaded: bool = False,
-        leader_only: bool = True,
-        rate_limiter: RateLimiter[str] | None = None,
-        hot_key_burst: int = 30,
-        hot_key_interval: float = 1.0,
-    ) -> Reconciler:
-        """Return a new reconciler, to be given its sources and its function; see `Reconciler`."""
+        self, name: str | type[Any], **options: Unpack[ReconcilerOptions]
+    ) -> Reconciler[Any]:
+        """Return a new reconciler, to be given its sources and its function; see `Reconciler`.
+
+        Args:
+            name: for logs and metrics; or a type decorated by `listwatch.resources.resource`, whose
+                objects it is for, and whose plural is then its name. For more options of that
+                source, give a name and use `for_`.
+            options: those of `Reconciler`.
+        """
         self._check_not_started()
-        if any(other.name == name for other in self._reconcilers):
-            raise ValueError(f"a reconciler {name} already exists: choose another name")
-        made = Reconciler(
-            name,
+        called = name if isinstance(name, str) else name_of_resource(name).partition(".")[0]
+        if any(other.name == called for other in self._reconcilers):
+            raise ValueError(f"a reconciler {called} already exists: choose another name")
+        made: Reconciler[Any] = Reconciler(
+            called,
             self._caches,
-            concurrency=concurrency,
-            timeout=timeout,
-            threaded=threaded,
-            leader_only=leader_only,
-            rate_limiter=rate_limiter,
-            hot_key_burst=hot_key_burst,
-            hot_key_interval=hot_key_interval,
+            **options,
             sync_timeout=self._start_timeout,
             own_writes_timeout=self._own_writes_timeout,
             clock=self._clock,
         )
+        if isinstance(name, type):
+            made.for_(name)
         self._reconcilers.append(made)
         return made
 
@@ -344,7 +345,7 @@ class Manager(DeclaresWebhooks):
         return api_time(self._clock.time())
 
     @property
-    def reconcilers(self) -> Sequence[Reconciler]:
+    def reconcilers(self) -> Sequence[Reconciler[Any]]:
         """All reconcilers."""
         return list(self._reconcilers)
 

@@ -3,21 +3,24 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, Unpack, overload
 
 import msgspec
 
 from listwatch.cache.factory import Selection
 from listwatch.cache.lister import Lister
+from listwatch.cache.typed import Into, T, checked
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object
+from listwatch.objects.resource_types import name_of_resource
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import ReconcileCaller, ReconcileFunction
 from listwatch.runtime.key_limits import KeyLimits
 from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, OwnWrites
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.reconcile_loop import ReconcileLoop
+from listwatch.runtime.reconciler_options import PrimaryOptions, as_type
 from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
 from listwatch.runtime.sources import Feeds, KeySource, MapFunc, owner_keys
 from listwatch.shard_range import ShardRange
@@ -35,6 +38,7 @@ class NotStartedError(ListWatchError):
 
 
 F = TypeVar("F", bound=ReconcileFunction)
+U = TypeVar("U")
 
 
 class FindsResources(Protocol):
@@ -45,7 +49,7 @@ class FindsResources(Protocol):
         ...
 
 
-class Reconciler:
+class Reconciler(Generic[T]):
     """Calls a function with the key of every object that may need work.
 
     The function gets only a key, "namespace/name" or "name". It reads the current state from `get`
@@ -63,6 +67,9 @@ class Reconciler:
 
     The function may be `async def`; `def`, which must not block; or `def` with `threaded=True`,
     which runs in a thread; a time-out reports it but can't end it.
+
+    Wherever a resource is named, a type decorated by `listwatch.resources.resource` will do: then
+    `get` and `lister` return objects of that type.
 
     Sources may be added while it runs, in the manager's event loop. They start at once, and no
     reconcile starts until their caches have synced.
@@ -118,6 +125,7 @@ class Reconciler:
         #: The verbs of each resource declared with `writes`.
         self.written: dict[str, set[str]] = {}
         self._primary: Cache | None = None
+        self._decode: Into[T] | None = None
         self._used: dict[Selection, Cache] = {}
         self._own_writes = (
             None
@@ -153,21 +161,32 @@ class Reconciler:
         self._function = function
         return function
 
+    @overload
+    def for_(self, resource: str, **options: Unpack[PrimaryOptions]) -> Self: ...
+    @overload
+    def for_(
+        self, resource: str, *, decode: Into[U], **options: Unpack[PrimaryOptions]
+    ) -> "Reconciler[U]": ...
+    @overload
+    def for_(self, resource: type[U], **options: Unpack[PrimaryOptions]) -> "Reconciler[U]": ...
     def for_(
         self,
-        resource: str,
+        resource: str | type[Any],
         *,
+        decode: Any = None,
         namespace: str | None = None,
         label_selector: str = "",
         field_selector: str = "",
         predicates: Sequence[Predicate] = (),
         fields: type[msgspec.Struct] | None = None,
         shard: ShardRange | None = None,
-    ) -> Self:
+    ) -> Any:
         """Reconcile the objects of this resource: the function gets their keys.
 
         Args:
             resource: such as "widgets.example.com".
+            decode: the type that `get` and `lister` return, for a resource given by name: anything
+                that `Object.decode` takes, such as a model of another client.
             namespace: None for all.
             label_selector: only these objects.
             field_selector: only these objects.
@@ -178,7 +197,9 @@ class Reconciler:
         """
         if self._primary is not None:
             raise ValueError(f"reconciler {self.name} is already for {self._primary.selection}")
-        selection = Selection(resource, namespace, label_selector, field_selector, shard=shard)
+        word = name_of_resource(resource)
+        selection = Selection(word, namespace, label_selector, field_selector, shard=shard)
+        self._decode = checked(resource if isinstance(resource, type) else decode)
         self._primary = self._work.primary = self._use(selection, fields)
         self._primary.add_handler(
             KeySource(self._put, None, predicates, self._work.remember_deleted), self.name
@@ -188,7 +209,7 @@ class Reconciler:
 
     def owns(
         self,
-        resource: str,
+        resource: str | type[Any],
         *,
         namespace: str | None = None,
         label_selector: str = "",
@@ -208,7 +229,8 @@ class Reconciler:
             fields: decode these fields with each owned object.
             controllers_only: only if the owner reference is marked as the controller.
         """
-        selection = Selection(resource, namespace, label_selector, field_selector)
+        word = name_of_resource(resource)
+        selection = Selection(word, namespace, label_selector, field_selector)
         cache = self._use(selection, fields)
         self._owned.append((cache, predicates, controllers_only))
         self._begin(cache)
@@ -216,7 +238,7 @@ class Reconciler:
 
     def watches(
         self,
-        resource: str,
+        resource: str | type[Any],
         map_func: MapFunc,
         *,
         namespace: str | None = None,
@@ -236,20 +258,22 @@ class Reconciler:
             predicates: only these changes.
             fields: decode these fields with each object.
         """
-        selection = Selection(resource, namespace, label_selector, field_selector)
+        word = name_of_resource(resource)
+        selection = Selection(word, namespace, label_selector, field_selector)
         cache = self._use(selection, fields)
         cache.add_handler(KeySource(self._put_own, map_func, predicates), self.name)
         self._begin(cache)
         return self
 
     def reads(
-        self, resource: str, *, namespace: str | None = None, label_selector: str = ""
+        self, resource: str | type[Any], *, namespace: str | None = None, label_selector: str = ""
     ) -> Self:
         """Keep a cache of a resource for the function to read; its changes wake nothing."""
-        self._begin(self._use(Selection(resource, namespace, label_selector), None))
+        selection = Selection(name_of_resource(resource), namespace, label_selector)
+        self._begin(self._use(selection, None))
         return self
 
-    def writes(self, resource: str, *verbs: str) -> Self:
+    def writes(self, resource: str | type[Any], *verbs: str) -> Self:
         """Declare what the function writes, for the minimal permissions (`listwatch rbac`).
 
         Args:
@@ -258,7 +282,7 @@ class Reconciler:
         """
         if not verbs:
             raise ValueError(f"reconciler {self.name}: name the verbs it uses on {resource}")
-        self.written.setdefault(resource, set()).update(verbs)
+        self.written.setdefault(name_of_resource(resource), set()).update(verbs)
         return self
 
     def every(self, seconds: float, keys: Callable[[], Iterable[str]] | None = None) -> Self:
@@ -324,31 +348,49 @@ class Reconciler:
         else:
             self._loop.call_soon_threadsafe(self.queue.forget, key)
 
-    def get(self, key: str) -> Object | None:
+    def get(self, key: str) -> T | None:
         """Return the cached object of this key, or None if there is none (any more).
 
         Within a reconcile, this is the object as the reconcile last wrote it.
+
+        Raises:
+            TerminalError: the object does not fit the reconciler's type.
         """
         if self._primary is None:
             raise ValueError(f"reconciler {self.name} has no resource: call for_")
         if self._own_writes is None:
-            return self._primary.indexer.get_by_key(key)
-        return self._own_writes.latest(self._primary, key)
+            obj: Any = self._primary.indexer.get_by_key(key)
+        else:
+            obj = self._own_writes.latest(self._primary, key)
+        return obj if obj is None or self._decode is None else as_type(obj, self._decode)
 
-    def lister(self, resource: str = "") -> Lister:
+    @overload
+    def lister(self) -> Lister[T]: ...
+    @overload
+    def lister(self, resource: str) -> Lister[Object]: ...
+    @overload
+    def lister(self, resource: str, *, decode: Into[U]) -> Lister[U]: ...
+    @overload
+    def lister(self, resource: type[U]) -> Lister[U]: ...
+    def lister(self, resource: str | type[Any] = "", *, decode: Any = None) -> Lister[Any]:
         """Return a lister of the cached objects of a resource.
 
         Args:
-            resource: the name of a resource given to `for_`, `owns`, `watches` or `reads`; empty
-                for that of `for_`.
+            resource: a resource given to `for_`, `owns`, `watches` or `reads`; empty for that of
+                `for_`.
+            decode: as for `for_`.
 
         Raises:
             ValueError: it has no such cache, or several.
         """
-        return self._cache(resource).informer.lister
+        informer = self._cache(name_of_resource(resource)).informer
+        into = resource if isinstance(resource, type) else decode
+        if not resource:
+            into = decode or self._decode
+        return informer.lister if into is None else informer.view(into).lister
 
     async def catch_up(
-        self, resource_version: str, resource: str = "", *, seconds: float = 10.0
+        self, resource_version: str, resource: str | type[Any] = "", *, seconds: float = 10.0
     ) -> None:
         """Wait until the cache contains everything up to a version, to read your own writes.
 
@@ -361,7 +403,7 @@ class Reconciler:
             TimeoutError: the time limit expired; the cache is far behind.
             ValueError: as for `lister`.
         """
-        informer = self._cache(resource).informer
+        informer = self._cache(name_of_resource(resource)).informer
         await informer.wait_for_resource_version(resource_version, seconds=seconds)
 
     def _cache(self, resource: str) -> Cache:

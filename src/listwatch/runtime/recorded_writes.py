@@ -81,11 +81,14 @@ class Recording:
     def __init__(self) -> None:
         #: In order.
         self.writes: list[Write] = []
+        #: The objects that it has read as another type, by uid and version.
+        self.reads: dict[tuple[str, str], Object] = {}
         self.is_over = False
 
     def end(self) -> list[Write]:
         """Stop recording; return the writes."""
         self.is_over = True
+        self.reads = {}
         writes, self.writes = self.writes, []
         return writes
 
@@ -104,6 +107,27 @@ def writes_so_far() -> Sequence[Write]:
     """Return the writes of the running reconcile."""
     recording = _recording.get()
     return () if recording is None else recording.writes
+
+
+def note_read(obj: Object) -> None:
+    """Remember until the end of the running reconcile that it reads an object as another type."""
+    recording = _recording.get()
+    if recording is not None and not recording.is_over:
+        recording.reads[obj.uid, obj.resource_version] = obj
+
+
+def whole_state(uid: str, resource_version: str) -> Object | None:
+    """Return the whole object of a typed one that the running reconcile has read or written."""
+    recording = _recording.get()
+    if recording is None:
+        return None
+    read = recording.reads.get((uid, resource_version))
+    if read is not None:
+        return read
+    for write in reversed(recording.writes):
+        if (write.uid, write.resource_version) == (uid, resource_version):
+            return write.obj
+    return None
 
 
 def recorded(client: "Client") -> "Client":

@@ -8,18 +8,29 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, overload
 
 import msgspec
 
 from listwatch.backoff import CONFLICT, on, retry
+from listwatch.client.typed_objects import (
+    fields_of,
+    manifest_of,
+    object_of,
+    schema_of_type,
+    with_changes,
+)
 from listwatch.errors import ConflictError, ListWatchError, NotFoundError
 from listwatch.objects import Object
 from listwatch.runtime.api_time import api_time
+from listwatch.runtime.recorded_writes import whole_state
 from listwatch.selector import qualified_name_problems
 
 if TYPE_CHECKING:
     from listwatch.client.client import Client
+    from listwatch.client.resource import Resource
+
+T = TypeVar("T")
 
 
 class OwnershipError(ListWatchError):
@@ -44,14 +55,19 @@ class Written(NamedTuple):
 # --- Owners --------------------------------------------------------------------------------------
 
 
-def owner_reference(owner: Object, *, controller: bool = True) -> dict[str, Any]:
+def owner_reference(owner: object, *, controller: bool = True) -> dict[str, Any]:
     """Return a reference to an owner, for `metadata.ownerReferences`.
 
     Args:
-        owner: the owner as read; its uid counts.
+        owner: the owner as read, an `Object` or of a resource type; its uid counts.
         controller: the owner is the only controller of the object, and its foreground deletion
             waits until the object is gone.
+
+    Raises:
+        OwnershipError: the owner has no uid, because it was not read from a server.
+        TypeError: the owner is of another type.
     """
+    owner = object_of(owner)
     if not owner.uid:
         raise OwnershipError(
             f"{owner.kind} {owner.key} has no uid and cannot own objects: create it first"
@@ -67,13 +83,20 @@ def owner_reference(owner: Object, *, controller: bool = True) -> dict[str, Any]
     return reference
 
 
-def set_owner(obj: dict[str, Any], owner: Object, *, controller: bool = True) -> None:
+def set_owner(obj: dict[str, Any], owner: object, *, controller: bool = True) -> None:
     """Add or update a reference to an owner in an object to be written.
+
+    Args:
+        obj: changed in place.
+        owner: as for `owner_reference`.
+        controller: as for `owner_reference`.
 
     Raises:
         OwnershipError: another controller owns the object; or the owner is namespaced and the
             object is not in its namespace, so that the garbage collector would delete it.
+        TypeError: as for `owner_reference`.
     """
+    owner = object_of(owner)
     metadata = obj.setdefault("metadata", {})
     namespace = metadata.get("namespace") or ""
     name = f"{obj.get('kind')} {metadata.get('name')}"
@@ -94,46 +117,67 @@ def set_owner(obj: dict[str, Any], owner: Object, *, controller: bool = True) ->
     metadata["ownerReferences"] = [*references, owner_reference(owner, controller=controller)]
 
 
-def is_owned_by(obj: Object, owner: Object) -> bool:
+def is_owned_by(obj: object, owner: object) -> bool:
     """Return whether the object refers to this owner, by its uid."""
-    return any(reference.uid == owner.uid for reference in obj.meta.owner_references)
+    uid = object_of(owner).uid
+    return any(reference.uid == uid for reference in object_of(obj).meta.owner_references)
 
 
 # --- Whole objects -------------------------------------------------------------------------------
 
 
+@overload
 async def apply(
     client: "Client",
     obj: Mapping[str, Any],
     *,
     field_manager: str,
+    force: bool = ...,
+    subresource: str = ...,
+) -> Object: ...
+@overload
+async def apply(
+    client: "Client",
+    obj: T,
+    *,
+    field_manager: str,
+    force: bool = ...,
+    subresource: str = ...,
+) -> T: ...
+async def apply(
+    client: "Client",
+    obj: Any,
+    *,
+    field_manager: str,
     force: bool = True,
     subresource: str = "",
-) -> Object:
+) -> Any:
     """Apply an object server-side: set exactly the fields that it has, and create it if needed.
 
     Args:
         client: sends the request.
-        obj: apiVersion, kind and name, and the fields to own. Fields that this manager applied
-            before and that are now missing are removed.
+        obj: apiVersion, kind and name, and the fields to own, or an object of a resource type.
+            Fields that this manager applied before and that are now missing are removed.
         field_manager: owner of the fields; one name per controller.
         force: take over fields that others own, as controllers should.
         subresource: such as "status".
     """
     from listwatch.client.client import PatchType  # noqa: PLC0415 - loads the client
 
-    metadata = obj.get("metadata") or {}
-    resource = await client.discovery.for_kind(obj["apiVersion"], obj["kind"])
-    return await client.patch(
+    whole = obj if isinstance(obj, Mapping) else manifest_of(obj)
+    metadata = whole.get("metadata") or {}
+    resource = await client.discovery.for_kind(whole["apiVersion"], whole["kind"])
+    applied = await client.patch(
         resource,
         metadata.get("name") or "",
-        {**obj, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}},
+        {**whole, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}},
         metadata.get("namespace") if resource.namespaced else None,
         type=PatchType.APPLY,
         subresource=subresource,
         field_manager=field_manager,
         force=force,
     )
+    return applied if isinstance(obj, Mapping) else applied.decode(type(obj))
 
 
 async def create_or_update(
@@ -197,35 +241,64 @@ def merge_patch(old: object, new: object) -> object:
     return patch
 
 
-async def update_status(client: "Client", obj: Object, status: Mapping[str, Any]) -> Object | None:
+async def update_status(client: "Client", obj: T, status: object) -> T | None:
     """Set an object's status; send nothing if it is unchanged.
 
     The patch contains only the differences, with the object's uid and version, so the server
-    refuses a status computed from an old state.
+    refuses a status computed from an old state. Fields that a typed status lacks stay.
 
     Args:
         client: sends the request.
-        obj: the object as read.
-        status: the complete desired status.
+        obj: the object as read. If it has a resource type and a reconcile did not read it from its
+            cache, it is read once more, to see all of its fields.
+        status: the complete desired status: a mapping, or an object of the status' type.
 
     Returns:
-        The object as written, or None if there was nothing to do.
+        The object as written, in the type of `obj`, or None if there was nothing to do.
 
     Raises:
         ConflictError: the object has changed since it was read.
+        TypeError: the object has no resource type.
     """
-    before = obj.to_dict().get("status") or {}
-    patch = merge_patch(before, status)
+    wanted: Any = status if isinstance(status, Mapping) else fields_of(status)
+    known = object_of(obj)
+    resource = await client.discovery.for_kind(known.api_version, known.kind)
+    if not isinstance(obj, Object):
+        cls = type(obj)
+        known = await _whole(client, resource, known)
+        before = manifest_of(known.decode(cls)).get("status") or {}
+        schema = (schema_of_type(cls).get("properties") or {}).get("status") or {}
+        wanted = with_changes(_status_of(known), before, wanted, schema)
+    patch = merge_patch(_status_of(known), wanted)
     if patch == {}:
         return None
-    resource = await client.discovery.for_kind(obj.api_version, obj.kind)
-    return await client.patch(
+    written = await client.patch(
         resource,
-        obj.name,
-        {"metadata": _unchanged(obj), "status": patch},
-        obj.namespace or None,
+        known.name,
+        {"metadata": _unchanged(known), "status": patch},
+        known.namespace or None,
         subresource="status",
     )
+    return _as(obj, written)
+
+
+def _status_of(obj: Object) -> Any:
+    return obj.to_dict().get("status") or {}
+
+
+async def _whole(client: "Client", resource: "Resource", obj: Object) -> Object:
+    """Return the whole state of an object of which a type has shown a part."""
+    whole = whole_state(obj.uid, obj.resource_version)
+    if whole is None:
+        whole = await client.get(resource, obj.name, obj.namespace or None)
+        if _unchanged(whole) != _unchanged(obj):
+            raise ConflictError(f"{obj.kind} {obj.key} has changed since it was read")
+    return whole
+
+
+def _as(sent: T, written: Object) -> T:
+    """Return the written state of an object in the type of the object that was sent."""
+    return cast("T", written if isinstance(sent, Object) else written.decode(type(sent)))
 
 
 def set_condition(
@@ -274,8 +347,8 @@ def set_condition(
 
 
 async def finalize(
-    client: "Client", obj: Object, finalizer: str, clean_up: Callable[[Object], Awaitable[object]]
-) -> Object | None:
+    client: "Client", obj: T, finalizer: str, clean_up: Callable[[T], Awaitable[object]]
+) -> T | None:
     """Keep a finalizer on an object while it lives, and clean up when the object is deleted.
 
     Call it first in a reconcile:
@@ -286,7 +359,7 @@ async def finalize(
 
     Args:
         client: sends the requests.
-        obj: the object as read.
+        obj: the object as read, an `Object` or of a resource type.
         finalizer: a domain-qualified name that only this controller uses.
         clean_up: called with the object when it is deleted, until the call succeeds; then the
             finalizer is removed. It may run more than once.
@@ -298,19 +371,21 @@ async def finalize(
     Raises:
         ConflictError: the object has changed since it was read.
         ValueError: the finalizer's name is invalid.
+        TypeError: the object has no resource type.
     """
     if "/" not in finalizer or (problems := qualified_name_problems(finalizer)):
         why = "" if "/" not in finalizer else f": {problems[0]}"
         raise ValueError(f"{finalizer!r} is not a finalizer such as 'example.com/widgets'{why}")
-    if obj.meta.deletion_timestamp is None:
-        if finalizer in obj.meta.finalizers:
+    known = object_of(obj)
+    if known.meta.deletion_timestamp is None:
+        if finalizer in known.meta.finalizers:
             return obj
-        return await _set_finalizers(client, obj, [*obj.meta.finalizers, finalizer])
-    if finalizer in obj.meta.finalizers:
+        return _as(obj, await _set_finalizers(client, known, [*known.meta.finalizers, finalizer]))
+    if finalizer in known.meta.finalizers:
         await clean_up(obj)
-        others = [name for name in obj.meta.finalizers if name != finalizer]
+        others = [name for name in known.meta.finalizers if name != finalizer]
         with contextlib.suppress(NotFoundError):  # another client removed it, so the object is gone
-            _ = await _set_finalizers(client, obj, others)
+            _ = await _set_finalizers(client, known, others)
     return None
 
 

@@ -8,21 +8,21 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
-from typing import Any, Generic, Self, cast
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
-import msgspec
-
-from listwatch.cache.factory import InformerFactory, ListWatchSource
+from listwatch.cache.factory import InformerFactory, InformerOptions, ListWatchSource
 from listwatch.cache.failures import OnError
 from listwatch.cache.handlers import Change, ChangeDecoder, ResourceEventHandler
 from listwatch.cache.lister import Lister
 from listwatch.cache.processor import Listener, ListenerStatistics, StoppedError
 from listwatch.cache.shared_cache import SharedInformerStatistics
 from listwatch.cache.shared_informer import SharedInformer
-from listwatch.cache.store import Indexer, IndexFunc
-from listwatch.cache.transform import Transform
+from listwatch.cache.store import Indexer
 from listwatch.cache.typed import Into, T
 from listwatch.objects import ObjectDecodeError
+from listwatch.objects.resource_types import name_of_resource
+
+U = TypeVar("U")
 
 # Seconds between checks whether the background thread still runs.
 _LOOK_AFTER_THREAD = 1.0
@@ -162,42 +162,42 @@ class Connection:
         if self._is_ours:
             listener.remove()
 
+    @overload
     def informer(
         self,
         resource: str,
         namespace: str | None = None,
         *,
-        label_selector: str = "",
-        field_selector: str = "",
-        metadata_only: bool = False,
-        fields: type[msgspec.Struct] | None = None,
-        transform: Transform | None = None,
-        indexers: Mapping[str, IndexFunc] | None = None,
         decode: Into[T] | None = None,
-    ) -> "BlockingInformer[T]":
+        **options: Unpack[InformerOptions],
+    ) -> "BlockingInformer[T]": ...
+    @overload
+    def informer(
+        self, resource: type[U], namespace: str | None = None, **options: Unpack[InformerOptions]
+    ) -> "BlockingInformer[U]": ...
+    def informer(
+        self,
+        resource: str | type[Any],
+        namespace: str | None = None,
+        *,
+        decode: Any = None,
+        **options: Unpack[InformerOptions],
+    ) -> "BlockingInformer[Any]":
         """Return the running informer of a selection; see `InformerFactory.informer`.
 
         Raises:
             StoppedError: the connection is closed.
         """
+        word = name_of_resource(resource)
+        into = resource if isinstance(resource, type) else decode
 
         async def make() -> SharedInformer:
-            return self._ready.result().informer(
-                resource,
-                namespace,
-                label_selector=label_selector,
-                field_selector=field_selector,
-                metadata_only=metadata_only,
-                fields=fields,
-                transform=transform,
-                indexers=indexers,
-            )
+            return self._ready.result().informer(word, namespace, **options)
 
         shared = self.call(make)
-        if decode is not None:
-            return BlockingInformer(self, shared.view(decode))
-        same: Any = self._informers.setdefault(shared, BlockingInformer(self, shared))
-        return cast("BlockingInformer[T]", same)
+        if into is not None:
+            return BlockingInformer(self, shared.view(into))
+        return self._informers.setdefault(shared, BlockingInformer(self, shared))
 
     def wait_for_cache_sync(self, seconds: float | None = None) -> Mapping[str, str]:
         """Wait until all informers have synced; see `InformerFactory.wait_for_cache_sync`."""

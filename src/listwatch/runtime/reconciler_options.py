@@ -1,0 +1,51 @@
+"""The options of reconcilers and of their sources."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import msgspec
+
+from listwatch.cache.typed import Into, T
+from listwatch.objects import Object, ObjectDecodeError
+from listwatch.runtime.predicates import Predicate
+from listwatch.runtime.recorded_writes import note_read
+from listwatch.runtime.results import TerminalError
+from listwatch.shard_range import ShardRange
+from listwatch.workqueue.rate_limiters import RateLimiter
+
+
+class ReconcilerOptions(TypedDict, total=False):
+    """The options of `Manager.reconciler`; see `Reconciler`."""
+
+    concurrency: int
+    timeout: float | None
+    threaded: bool
+    leader_only: bool
+    rate_limiter: RateLimiter[str] | None
+    hot_key_burst: int
+    hot_key_interval: float
+
+
+class PrimaryOptions(TypedDict, total=False):
+    """The options of `Reconciler.for_`; see there."""
+
+    namespace: str | None
+    label_selector: str
+    field_selector: str
+    predicates: Sequence[Predicate]
+    fields: type[msgspec.Struct] | None
+    shard: ShardRange | None
+
+
+def as_type(obj: Object, decode: Into[T]) -> T:
+    """Return an object that a reconcile reads, as another type.
+
+    Raises:
+        TerminalError: it does not fit the type, so no retry can help until it changes.
+    """
+    try:
+        value: T = obj.decode(decode)
+    except ObjectDecodeError as error:
+        raise TerminalError(str(error)) from error
+    note_read(obj)
+    return value
