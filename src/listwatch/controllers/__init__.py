@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ImplementedElsewhereError,
         KeepsAddresses,
         LoadBalancerProvider,
+        OutlivesController,
         ProviderError,
         RetryAfterError,
         default_load_balancer_name,
@@ -88,6 +89,7 @@ __all__ = [
     "LocalProviderStatistics",
     "Node",
     "NodeSet",
+    "OutlivesController",
     "Pool",
     "PoolError",
     "PortStatus",
@@ -113,7 +115,7 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.controllers.services.nodes": "Node NodeSet",
         "listwatch.controllers.services.provider": (
             "AddressTakenError ImplementedElsewhereError KeepsAddresses LoadBalancerProvider "
-            "ProviderError RetryAfterError default_load_balancer_name"
+            "OutlivesController ProviderError RetryAfterError default_load_balancer_name"
         ),
         "listwatch.controllers.services.providers.address_pool": "AddressPool",
         "listwatch.controllers.services.providers.haproxy": "HAProxyProvider HAProxyStatistics",

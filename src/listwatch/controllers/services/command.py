@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -25,6 +26,7 @@ from listwatch.controllers.services.providers.endpoints import SERVICE_NAME
 from listwatch.controllers.services.providers.haproxy import HAProxyProvider
 from listwatch.controllers.services.providers.haproxy_process import require_program
 from listwatch.controllers.services.providers.haproxy_supervisor import OLD_WORKER_SECONDS
+from listwatch.controllers.services.providers.kept_directory import default_directory
 from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.providers.pool_file import PoolFile
 from listwatch.controllers.services.providers.pools import PoolError
@@ -64,6 +66,12 @@ def _pool_file(ctx: click.Context, _param: click.Parameter, path: Path | None) -
         return PoolFile(path)
     except PoolError as error:
         raise click.BadParameter(str(error), param_hint="--address-pool-file") from None
+
+
+def _directory_of(cluster: str, load_balancer_class: str | None) -> Path:
+    """Return HAProxy's default directory: the same for each controller of the same services."""
+    identity = hashlib.sha256(f"{cluster}\n{load_balancer_class or ''}".encode()).hexdigest()
+    return default_directory(f"haproxy-{identity[:12]}")
 
 
 class _Shown:
@@ -178,6 +186,18 @@ async def _print_status(config: Config, load_balancer_class: str | None, metrics
     help="Keep other connections open in an HAProxy process that a reload replaced.",
 )
 @click.option(
+    "--runtime-directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    show_default="in /run/listwatch or $XDG_RUNTIME_DIR/listwatch",
+    help="Keep the files of a running HAProxy here, for the next controller.",
+)
+@click.option(
+    "--stop-with-controller",
+    is_flag=True,
+    help="End HAProxy and its connections when the controller ends.",
+)
+@click.option(
     "--health-check-period",
     default=10.0,
     show_default=True,
@@ -227,6 +247,8 @@ def service_controller_command(
     backends: Literal["endpoint-slices", "node-ports"],
     drain: float,
     old_worker_time: float,
+    runtime_directory: Path | None,
+    stop_with_controller: bool,
     health_check_period: float,
     cluster_name: str,
     load_balancer_class: str | None,
@@ -237,6 +259,10 @@ def service_controller_command(
     """Provide load balancers for services of type LoadBalancer until SIGTERM."""
     if provider == "haproxy":
         require_program("haproxy")  # fail before anything starts
+    elif runtime_directory is not None or stop_with_controller:
+        raise click.UsageError(
+            "--runtime-directory and --stop-with-controller are for --provider haproxy"
+        )
     pool = address_pool if pool_file is None else pool_file.pool
     if pool is None:  # an empty pool is falsy
         pool = AddressPool([_DEFAULT_POOL])
@@ -252,7 +278,12 @@ def service_controller_command(
         if provider == "local":
             make: Callable[..., LocalProvider | HAProxyProvider] = LocalProvider
         else:
-            make = partial(HAProxyProvider, old_worker_seconds=old_worker_time)
+            make = partial(
+                HAProxyProvider,
+                old_worker_seconds=old_worker_time,
+                directory=runtime_directory or _directory_of(cluster_name, load_balancer_class),
+                outlives=not stop_with_controller,
+            )
         return make(
             pool,
             backends=backends,

@@ -4,7 +4,7 @@
 `listwatch.testing.load_balancer_conformance` checks one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from listwatch.controllers.services.nodes import Node
@@ -51,6 +51,23 @@ class KeepsAddresses(Protocol):
         Called once, before any load balancer is requested. From then on the lookup knows the status
         of every service; do not give an address in it to any other service. A change takes effect
         before the services that it concerns are processed.
+        """
+        ...
+
+
+@runtime_checkable
+class OutlivesController(Protocol):
+    """A provider whose load balancers may be those of a previous controller."""
+
+    async def forget_others(self, cluster: str, uids: Collection[str]) -> None:
+        """Remove the load balancers of services that no longer exist.
+
+        Called once, before any load balancer is requested. A failure must not be raised: the
+        provider removes them later.
+
+        Args:
+            cluster: the cluster's name.
+            uids: of the services whose load balancers the controller makes or removes.
         """
         ...
 

@@ -189,6 +189,20 @@ def needs_cleanup(service: Service, load_balancer_class: str | None = None) -> b
     return service.is_deleted and wants_load_balancer(service, load_balancer_class)
 
 
+def is_ours(obj: Object, load_balancer_class: str | None = None) -> bool:
+    """Return whether a service has, or may get, a load balancer of this class.
+
+    A service that can't be decoded may have had one while it could.
+    """
+    try:
+        service = Service.of(obj)
+    except InvalidServiceError:
+        return True
+    return wants_load_balancer(service, load_balancer_class) or needs_cleanup(
+        service, load_balancer_class
+    )
+
+
 def changes(old: Service, new: Service) -> Iterator[str]:
     """Yield the differences between two states that a load balancer depends on, as text."""
     if old.uid != new.uid:

@@ -52,12 +52,14 @@ from listwatch.controllers.services.provider import (
     KeepsAddresses,
     LoadBalancerProvider,
     MayNeedNoNodes,
+    OutlivesController,
     RetryAfterError,
 )
 from listwatch.controllers.services.service import (
     FINALIZER,
     InvalidServiceError,
     Service,
+    is_ours,
 )
 from listwatch.controllers.services.statistics import (
     CONVERGENCE_BOUNDS,
@@ -195,6 +197,9 @@ class ServiceController:
                 for cache in self._caches:
                     await cache.informer.wait_until_synced()
                 self._first = set(services.indexer.list_keys())
+                if isinstance(self._provider, OutlivesController):
+                    uids = {obj.uid for obj in services.indexer.list() if is_ours(obj, self._class)}
+                    await self._provider.forget_others(self._cluster, uids)
                 group.create_task(self._reconciler.run(guard), name="service workers")
 
     def statistics(self) -> ServiceControllerStatistics:

@@ -44,4 +44,5 @@ def test_sessions_are_found_by_their_server() -> None:
         "0x2: proto=tcpv4 src=127.0.0.1:2 fe=web-80 be=web-80 srv=s1 ts=00 age=2s\n"
         "0x3: proto=sockpair src=unix:2 fe=GLOBAL be=<NONE> srv=<none> ts=00\n\n"
     )
-    assert list(_sessions_with(text, {"web-80/s1", "other/s0"})) == ["0x2"]
+    assert list(_sessions_with(text, {"web-80/s1", "other/s0"}.__contains__)) == ["0x2"]
+    assert list(_sessions_with(text, lambda _server: True)) == ["0x1", "0x2"]

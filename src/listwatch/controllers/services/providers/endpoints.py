@@ -1,5 +1,6 @@
 """The endpoints of services, from EndpointSlices."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -57,6 +58,8 @@ class Endpoints:
         self._on_change = on_change
         self._slices: dict[str, tuple[str, _Slice]] = {}
         self._by_service: dict[str, set[str]] = {}
+        #: Set once the initial endpoints are known.
+        self.synced = asyncio.Event()
 
     def backends(
         self, service: str, port: ServicePort, families: Sequence[str] = ()
@@ -117,6 +120,7 @@ class Endpoints:
             changed |= self._drop(key)
         for obj in objs:
             changed |= self._put(obj)
+        self.synced.set()
         self._tell(changed)
 
     def resync(self) -> None:

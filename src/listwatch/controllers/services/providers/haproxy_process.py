@@ -2,20 +2,28 @@
 
 import asyncio
 import contextlib
+import logging
+import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from listwatch.clock import Clock
 from listwatch.controllers.services.provider import ProviderError
 from listwatch.controllers.services.providers.haproxy_config import PEER
+from listwatch.controllers.services.providers.haproxy_master import Master, RunningLock, spawn
+
+_logger = logging.getLogger(__name__)
 
 #: Seconds within which a new configuration must take effect.
 RELOAD_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.02
 _RELOAD_AGAIN_SECONDS: Final = 1.5
+# Seconds that workers get to end after their master.
+_LEFTOVER_SECONDS: Final = 2.0
 _COMMAND_BYTES: Final = 8000
+_NO_SERVER: Final = "<none>"
 # Responses of the runtime API to commands that succeeded.
 _SUCCESSES: Final = (
     "no need to change",
@@ -56,13 +64,18 @@ class HAProxyProcess:
         binary: the program.
         directory: the directory of its configuration and sockets.
         clock: for every time-out.
+        outlives: whether it continues when this program ends.
     """
 
-    def __init__(self, binary: str, directory: Path, clock: Clock) -> None:
+    def __init__(
+        self, binary: str, directory: Path, clock: Clock, *, outlives: bool = False
+    ) -> None:
         self.binary = binary
         self.directory = directory
+        self.outlives = outlives
         self._clock = clock
-        self.process: asyncio.subprocess.Process | None = None
+        self._lock = RunningLock(directory / "running")
+        self.process: Master | None = None
 
     @property
     def runtime_socket(self) -> str:
@@ -83,11 +96,24 @@ class HAProxyProcess:
     def _configuration(self) -> Path:
         return self.directory / "haproxy.cfg"
 
+    @property
+    def saved_file(self) -> Path:
+        """The path of the load balancers, for the next program that uses the directory."""
+        return self.directory / "load-balancers.json"
+
     def write(self, configuration: str) -> None:
         """Write the configuration for the next start or reload, in one step."""
-        new = self._configuration.with_suffix(".new")
-        new.write_text(configuration)
-        new.replace(self._configuration)
+        _replace(self._configuration, configuration.encode())
+
+    def save(self, balancers: bytes) -> None:
+        """Write the load balancers of the configuration, in one step."""
+        _replace(self.saved_file, balancers)
+
+    def written(self) -> str:
+        """Return the configuration that was written last; empty if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._configuration.read_text(errors="replace")
+        return ""
 
     async def start(self, generation: int) -> None:
         """Start HAProxy with the written configuration, and wait until it is in effect.
@@ -96,10 +122,7 @@ class HAProxyProcess:
             HAProxyError: it refuses the configuration, or does not apply it in time.
         """
         await self._check()
-        # HAProxy must not keep the addresses, however this program ends.
-        setpriv = shutil.which("setpriv")
-        self.process = await asyncio.create_subprocess_exec(
-            *([setpriv, "--pdeathsig", "TERM"] if setpriv else []),
+        arguments = [
             self.binary,
             "-W",
             "-db",
@@ -109,30 +132,89 @@ class HAProxyProcess:
             str(self.directory / "master.sock"),
             "-f",
             str(self._configuration),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        ]
+        setpriv = shutil.which("setpriv")
+        if setpriv and not self.outlives:
+            # HAProxy must not keep the addresses, however this program ends.
+            arguments = [setpriv, "--pdeathsig", "TERM", *arguments]
+        lock = await self._taken_lock()
+        try:
+            self._watch(spawn(arguments, os.environ, lock))
+        finally:
+            os.close(lock)
         await self._wait_for(generation)
 
+    async def adopt(self) -> bool:
+        """Take over the HAProxy that runs in the directory; return False if there is none.
+
+        If one runs but does not answer, it is killed.
+        """
+        try:
+            async with self._clock.timeout(RELOAD_SECONDS):
+                while self._lock.is_held:
+                    # The master does not answer for a moment at each reload.
+                    with contextlib.suppress(OSError):
+                        pid = _master_in(await self.ask("master.sock", ["show proc"]))
+                        if pid:
+                            self._watch(pid)
+                            return True
+                    await self._clock.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            _logger.warning("haproxy in %s does not answer and is killed", self.directory)
+            self._lock.kill_holders()
+        return False
+
+    async def _taken_lock(self) -> int:
+        """Return the lock for a new HAProxy, once no process of the previous one runs."""
+        kill_at = self._clock.now() + _LEFTOVER_SECONDS
+        give_up_at = self._clock.now() + RELOAD_SECONDS
+        while (lock := self._lock.take()) is None:
+            now = self._clock.now()
+            if now >= give_up_at:
+                raise HAProxyError(f"the previous haproxy in {self.directory} does not end")
+            if now >= kill_at:
+                self._lock.kill_holders()
+            await self._clock.sleep(_POLL_SECONDS)
+        return lock
+
+    def _watch(self, pid: int) -> None:
+        if self.process is not None:
+            self.process.release()
+        self.process = Master(pid)
+
     async def ended(self) -> int:
-        """Wait until the process has ended, and return its exit code."""
+        """Wait until the process has ended, and return its exit code; -1 if it is unknown."""
         if self.process is None:
             raise RuntimeError("haproxy has not been started")
         return await self.process.wait()
 
     async def end(self) -> None:
+        """Stop the process; or leave it, if it outlives this program."""
+        if not self.outlives or self.process is None:
+            await self.stop()
+            return
+        process, self.process = self.process, None
+        if process.returncode is None:
+            process.release()
+            _logger.info(
+                "haproxy continues without the controller; to end it, run: kill %d", process.pid
+            )
+
+    async def stop(self) -> None:
         """Stop the process, gently at first."""
         process, self.process = self.process, None
         if process is None or process.returncode is not None:
             return
-        process.terminate()  # the master ends its workers, including old ones
         try:
-            async with self._clock.timeout(RELOAD_SECONDS):
+            process.terminate()  # the master ends its workers, including old ones
+            try:
+                async with self._clock.timeout(RELOAD_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
                 await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        finally:
+            process.release()
 
     async def reload(self, generation: int) -> None:
         """Apply the written configuration; the old process serves its connections until they end.
@@ -171,18 +253,21 @@ class HAProxyProcess:
         lines = [line.split() for line in old.partition("# programs\n")[0].splitlines()]
         return [int(words[0]) for words in lines if words and words[0].isdecimal()]
 
-    async def end_sessions(self, servers: Iterable[str], workers: Iterable[int]) -> None:
-        """End the connections to servers in old workers; ignore those that have ended.
+    async def end_sessions(self, workers: Iterable[int], is_gone: Callable[[str], bool]) -> None:
+        """End connections in old workers; ignore those that have ended.
+
+        Args:
+            workers: the old workers' process IDs.
+            is_gone: whether the connections to a server, as the runtime API names it, must end.
 
         Raises:
             OSError: HAProxy is unreachable.
         """
         there = set(await self.old_workers())
-        wanted = set(servers)
         for worker in there.intersection(workers):
             # An old worker's proxies are disabled, so sessions can only be ended one by one.
             sessions = await self._ask_master(f"@!{worker} show sess")
-            for session in _sessions_with(sessions, wanted):
+            for session in _sessions_with(sessions, is_gone):
                 await self._ask_master(f"@!{worker} shutdown session {session}")
 
     async def _ask_master(self, command: str) -> str:
@@ -241,7 +326,7 @@ class HAProxyProcess:
         ask_at = self._clock.now()
         try:
             async with self._clock.timeout(RELOAD_SECONDS):
-                while await self._generation() != generation:
+                while await self.generation() != generation:
                     if self.process is None or self.process.returncode is not None:
                         raise HAProxyError("haproxy exited before it loaded its configuration")
                     # A master that is still busy with its last reload may miss the next.
@@ -255,7 +340,8 @@ class HAProxyProcess:
                 f"haproxy did not load its configuration within {RELOAD_SECONDS:g} s"
             ) from None
 
-    async def _generation(self) -> int:
+    async def generation(self) -> int:
+        """Return the generation of the configuration in effect; -1 if HAProxy does not answer."""
         with contextlib.suppress(OSError):
             for line in (await self.ask("runtime.sock", ["show info"])).splitlines():
                 name, _, value = line.partition(": ")
@@ -264,13 +350,33 @@ class HAProxyProcess:
         return -1
 
 
-def _sessions_with(text: str, servers: Collection[str]) -> Iterator[str]:
-    """Yield the session IDs in a response to `show sess` that lead to one of the servers."""
+def _sessions_with(text: str, is_gone: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the session IDs in a response to `show sess` that lead to servers that are gone."""
     for line in text.splitlines():
         identity, _, rest = line.partition(": ")
         words = dict(word.partition("=")[::2] for word in rest.split(" "))
-        if f"{words.get('be')}/{words.get('srv')}" in servers:
+        if words.get("srv", _NO_SERVER) != _NO_SERVER and is_gone(
+            f"{words.get('be')}/{words['srv']}"
+        ):
             yield identity
+
+
+def _master_in(text: str) -> int:
+    """Return the master's process ID in a response to `show proc`; 0 if there is none."""
+    for line in text.splitlines():
+        words = line.split()
+        if words[1:2] == ["master"] and words[0].isdecimal():
+            return int(words[0])
+    return 0
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a file in one step; nobody else can read it."""
+    new = path.with_suffix(".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    new.replace(path)
 
 
 def _in_pieces(commands: Iterable[str]) -> Iterator[list[str]]:

@@ -13,7 +13,7 @@ from listwatch.controllers.services.providers.haproxy_process import (
     HAProxyError,
     HAProxyProcess,
 )
-from listwatch.controllers.services.providers.haproxy_state import kept_states
+from listwatch.controllers.services.providers.haproxy_state import agrees, kept_states
 from listwatch.controllers.services.providers.haproxy_traffic import (
     TRAFFIC_SECONDS,
     HAProxyTraffic,
@@ -30,6 +30,7 @@ class HAProxySupervisor:
 
     Args:
         frontends: returns the current frontends.
+        saved: returns the current load balancers for the next program, given the generation.
         check_seconds: interval between checks of a backend.
         old_worker_seconds: how long connections continue in an old process after a reload.
         clock: the time.
@@ -38,12 +39,14 @@ class HAProxySupervisor:
     def __init__(
         self,
         frontends: Callable[[], Sequence[Frontend]],
+        saved: Callable[[int], bytes],
         *,
         check_seconds: float,
         old_worker_seconds: float,
         clock: Clock,
     ) -> None:
         self._frontends = frontends
+        self._saved = saved
         self.check_seconds = check_seconds
         self._old_worker_seconds = old_worker_seconds
         self._clock = clock
@@ -73,6 +76,27 @@ class HAProxySupervisor:
         """
         self.process = process
         await self._start()
+
+    async def take_over(self, process: HAProxyProcess, generation: int) -> None:
+        """Continue with a running HAProxy; correct it if it differs from the frontends.
+
+        Args:
+            process: its process.
+            generation: the generation of the configuration that was written last.
+
+        Raises:
+            HAProxyError: a correction did not take effect.
+            OSError: HAProxy is unreachable.
+        """
+        self.process = process
+        running = await process.generation()
+        # A reload of the previous program may be in progress.
+        self._wanted = self._applied = max(generation, running)
+        self._up.set()
+        text = await process.ask("runtime.sock", ["show servers state"])
+        is_as_written = process.written() == self._configuration(generation)
+        if running != generation or not is_as_written or not agrees(text, self._frontends()):
+            await self.reload()
 
     async def keep_running(self) -> None:
         """Restart HAProxy whenever it exits, until cancelled."""
@@ -130,7 +154,7 @@ class HAProxySupervisor:
         async with self.changing:
             if self._written == written and not self._is_unsure:
                 try:
-                    self.process.write(self._configuration(self._applied))
+                    self._write(self._applied)
                     await self.process.tell(commands)
                 except BaseException:
                     self._is_unsure = True
@@ -145,7 +169,7 @@ class HAProxySupervisor:
         self.process.state_file.unlink(missing_ok=True)  # left by the previous process
         # The file may contain a change that did not take effect.
         self._written += 1
-        self.process.write(self._configuration(self._applied))
+        self._write(self._applied)
         await self.process.start(self._applied)
         self._up.set()
 
@@ -169,7 +193,7 @@ class HAProxySupervisor:
             generation = self._wanted
             try:
                 self._written += 1
-                self.process.write(self._configuration(generation))
+                self._write(generation)
                 self._is_unsure = False
                 await self.read_traffic()  # the next process starts its counters at zero
                 await self._keep_states()
@@ -189,6 +213,11 @@ class HAProxySupervisor:
             _logger.debug("haproxy told no state of servers: %s", error)
             return
         self.process.state_file.write_text(kept_states(text, self._frontends()))
+
+    def _write(self, generation: int) -> None:
+        if self.process.outlives:
+            self.process.save(self._saved(generation))
+        self.process.write(self._configuration(generation))
 
     def _configuration(self, generation: int) -> str:
         settings = Settings(
