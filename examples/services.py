@@ -228,6 +228,7 @@ async def live(client: Client, kubeconfig: Path, provider: str) -> None:
     controller = ControllerProcess(
         "--kubeconfig", str(kubeconfig), "--no-leader-elect", "--provider", provider,
         "--address-pool", "127.90.0.0/16", "--health-check-period", "0.5",
+        *(("--stop-with-controller",) if provider == "haproxy" else ()),
     )  # fmt: skip
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(web_server("one"))

@@ -20,18 +20,31 @@ from processes import api_server, listwatch, running
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_haproxy_that_is_not_installed_is_one_line_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(haproxy_process, "find_program", lambda _name: None)
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Path:
+    """A kubeconfig of a server that does not exist."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(
         "{contexts: [{name: c, context: {cluster: c}}], current-context: c,"
         " clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]}"
     )
+    return path
+
+
+def test_a_haproxy_that_is_not_installed_is_one_line_before_anything_starts(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(haproxy_process, "find_program", lambda _name: None)
     arguments = ["--provider", "haproxy", "--kubeconfig", str(kubeconfig)]
     with pytest.raises(HAProxyError, match=r"^haproxy is not installed: on Debian, apt-get "):
         service_controller_command.main(arguments, standalone_mode=False)
+
+
+def test_options_of_haproxy_are_refused_for_the_local_provider(kubeconfig: Path) -> None:
+    for option in (["--stop-with-controller"], ["--runtime-directory", "/run/lb"]):
+        arguments = ["--kubeconfig", str(kubeconfig), *option]
+        with pytest.raises(click.UsageError, match="are for --provider haproxy"):
+            service_controller_command.main(arguments, standalone_mode=False)
 
 
 def test_its_log_tells_where_health_and_metrics_are(tmp_path: Path) -> None:
