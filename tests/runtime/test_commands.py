@@ -24,7 +24,7 @@ from listwatch.runtime.commands import (
     rbac_command,
     run_command,
 )
-from listwatch.runtime.rbac import manifests
+from listwatch.runtime.packaging.rbac import manifests
 from listwatch.runtime.scaffold import Names, write_project
 from listwatch.testing.waiting import eventually
 from processes import listwatch
@@ -308,10 +308,15 @@ def test_rbac_prints_what_a_program_needs(tmp_path: Path) -> None:
         "ServiceAccount",
         "ClusterRole",
         "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
     ]
     assert objects[1]["rules"] == [
-        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["list", "watch"]},
         {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+    ]
+    assert objects[3]["metadata"]["namespace"] == "default"
+    assert objects[3]["rules"] == [
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]},
     ]
 
 

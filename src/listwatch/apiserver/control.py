@@ -1,12 +1,13 @@
 """The paths below /-/, with which tests in other processes control the server."""
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 
+from listwatch.apiserver.bootstrap.objects import create_missing
 from listwatch.apiserver.http.faults import Fault
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ class Control:
             "add-faults": self._add_faults,
             "bookmarks": self._bookmarks,
             "certificate": self._certificate,
+            "asked-rights": self._asked_rights,
             "compact": self._compact,
+            "create": self._create,
             "cut-watches": self._cut_watches,
             "fail-pods": self._fail_pods,
             "faults": self._faults,
@@ -74,6 +77,7 @@ class Control:
             "lose-node": self._lose_node,
             "recover-node": self._recover_node,
             "record-requests": self._record_requests,
+            "record-rights": self._record_rights,
             "replica": self._replica,
             "requests": self._requests,
             "restart": self._restart,
@@ -197,6 +201,18 @@ class Control:
 
     def _requests(self, _: bytes) -> object:
         return [msgspec.structs.asdict(each) for each in self._server.requests]
+
+    def _record_rights(self, _: bytes) -> object:
+        self._server.record_rights()
+        return {}
+
+    def _asked_rights(self, _: bytes) -> object:
+        return [msgspec.structs.asdict(each) for each in self._server.asked_rights]
+
+    def _create(self, body: bytes) -> object:
+        objects = msgspec.json.decode(body, type=list[dict[str, Any]])
+        create_missing(self._server.registry, self._server.table, objects)
+        return {}
 
     def _in_flight(self, body: bytes) -> object:
         self._server.limit_in_flight(_read(body, _Limit).limit)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from listwatch.apiserver.access.asked_rights import AskedRight, AskedRights
 from listwatch.apiserver.access.auth import Access
 from listwatch.apiserver.access.escalation import Escalation
 from listwatch.apiserver.access.issued_tokens import IssuedTokens
@@ -402,6 +403,15 @@ class EmbeddedAPIServer:
         """The requests since `record_requests`, in order of arrival."""
         log = self.api.request_log
         return [] if log is None else log.requests()
+
+    def record_rights(self) -> None:
+        """Record from now on which rights are asked for; discard earlier records."""
+        self.access.asked = AskedRights()
+
+    @property
+    def asked_rights(self) -> list[AskedRight]:
+        """The rights asked for since `record_rights`, each once."""
+        return [] if self.access.asked is None else self.access.asked.rights()
 
     def limit_in_flight(self, limit: int | None) -> None:
         """Answer requests beyond a limit with 429, like a real server's flow control.

@@ -1,6 +1,5 @@
 """The command `listwatch check`."""
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,9 +14,8 @@ from listwatch.resources.checking import (
     check_definition,
     check_manifest,
 )
-from listwatch.schema.parsing import parse_yaml
+from listwatch.schema.parsing import parse_yaml_documents
 
-_SEPARATOR: Final = re.compile(rb"(?m)^---(?:[ \t].*)?$")
 _DEFINITION: Final = "CustomResourceDefinition"
 
 
@@ -97,15 +95,11 @@ def _documents(path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
         content = path.read_bytes()
     except OSError as error:
         raise UnreadableManifestError(f"{path} can't be read: {error.strerror}") from None
-    for part in _SEPARATOR.split(content):
-        if not part.strip():
-            continue
-        try:
-            value = parse_yaml(part)
-        except (ValueError, ListWatchError) as error:
-            raise UnreadableManifestError(f"{path} is not YAML: {error}") from None
-        if value is None:
-            continue
+    try:
+        values = list(parse_yaml_documents(content))
+    except (ValueError, ListWatchError) as error:
+        raise UnreadableManifestError(f"{path} is not YAML: {error}") from None
+    for value in values:
         for one in _items(value):
             if not isinstance(one, Mapping) or not isinstance(one.get("metadata", {}), Mapping):
                 raise UnreadableManifestError(f"{path}: a manifest must be an object with metadata")

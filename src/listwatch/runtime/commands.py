@@ -19,7 +19,7 @@ from listwatch.errors import ConfigError, ListWatchError
 from listwatch.printable import printable
 from listwatch.runtime.loading import load_names, load_program
 from listwatch.runtime.manager import Manager
-from listwatch.runtime.rbac import manifests, to_yaml
+from listwatch.runtime.packaging.rbac import role_manifests, to_yaml
 from listwatch.runtime.scaffold import Names, write_project
 
 T = TypeVar("T")
@@ -121,11 +121,10 @@ def run_command(
     FILE creates one Manager, or defines a function make_app(**options) that returns one. Options
     given here override those in FILE; an option that cannot take effect is an error.
     """
-    if no_leader_election and leader_election:
-        raise click.UsageError("use either --leader-election or --no-leader-election, not both")
+    election = election_options(leader_election, no_leader_election)
     set_up_logging(connection, log_level, log_format)
     options: dict[str, Any] = {
-        "leader_election": "" if no_leader_election else leader_election,
+        **election,
         "namespace": namespace,
         "health_host": health_host,
         "health_port": health_port,
@@ -178,16 +177,61 @@ def _shown(file: Path, load: Callable[[], T]) -> T:
     default="default",
     show_default=True,
     metavar="NAME",
-    help="Namespace of the service account and the roles.",
+    help="Namespace of the service account and of the lease.",
 )
-def rbac_command(*, file: Path, namespace: str) -> None:
+@click.option(
+    "--watch-namespace",
+    "watched",
+    multiple=True,
+    metavar="NAME",
+    help="Namespace that the program watches; may be repeated. Default: all.",
+)
+@click.option("--leader-election", metavar="LEASE", help="As for `listwatch run`.")
+@click.option("--no-leader-election", is_flag=True, help="As for `listwatch run`.")
+@click.option(
+    "--recorded",
+    type=_FILE,
+    metavar="ROLES",
+    help="File of `pytest --record-rbac`: also grant the rights in it.",
+)
+def rbac_command(
+    *,
+    file: Path,
+    namespace: str,
+    watched: tuple[str, ...],
+    leader_election: str | None,
+    no_leader_election: bool,
+    recorded: Path | None,
+) -> None:
     """Print the minimal RBAC manifests for the controllers of a Python FILE, as YAML.
 
-    The rules come from the resources that its reconcilers watch and declare that they write.
+    The rules come from the resources that its reconcilers watch and declare that they write, and
+    from what they asked for in tests. Warns of writes in FILE and the modules beside it that no
+    rule allows.
     """
+    # `listwatch run` starts without it.
+    from listwatch.runtime.packaging.program import PackagedProgram  # noqa: PLC0415 - see above
+
+    options = election_options(leader_election, no_leader_election)
     with contextlib.redirect_stdout(sys.stderr):  # keep the file's own output out of the YAML
-        app = _load(file, {}, {}, may_run=False)
-    click.echo(to_yaml(manifests(app, namespace)), nl=False)
+        program = _shown(file, lambda: PackagedProgram(file, options, recorded))
+    rights = program.rights.narrowed(watched, program.scope_of)
+    manifests = role_manifests(program.app.name, namespace, rights)
+    for warning in program.warnings():
+        click.echo(f"warning: {printable(warning)}", err=True)
+    click.echo(to_yaml(manifests), nl=False)
+
+
+def election_options(lease: str | None, without: bool) -> dict[str, str]:  # noqa: FBT001 - a flag
+    """Return the option of `Manager.configure` for two flags.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if without and lease:
+        raise click.UsageError("use either --leader-election or --no-leader-election, not both")
+    chosen = "" if without else lease
+    return {} if chosen is None else {"leader_election": chosen}
 
 
 @click.command("crd")

@@ -4,13 +4,14 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any, Final
+from types import CodeType, MappingProxyType, ModuleType
+from typing import Any, Final, NamedTuple
 
 from listwatch.errors import ConfigError
 from listwatch.runtime.held import Loading, current_loading
 from listwatch.runtime.manager import Manager
 
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 #: The options of `Manager.configure`.
 _CONFIGURABLE: Final = frozenset(inspect.signature(Manager.configure).parameters) - {"self"}
 
@@ -70,6 +71,29 @@ def load_program(
     Raises:
         As `load_app`.
     """
+    return load_with_names(path, options, defaults, may_run=may_run).app
+
+
+class Program(NamedTuple):
+    """A loaded program.
+
+    Attributes:
+        app: its manager.
+        names: the file's global names.
+    """
+
+    app: Manager
+    names: Mapping[str, Any]
+
+
+def load_with_names(
+    path: Path,
+    options: Mapping[str, Any] = _NONE,
+    defaults: Mapping[str, Any] = _NONE,
+    *,
+    may_run: bool = False,
+) -> Program:
+    """Load a program like `load_program`, and return its global names too."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
     loading = Loading(path)
@@ -88,7 +112,7 @@ def load_program(
         current_loading.reset(token)
     if may_run:
         loading.chosen = app
-    return app
+    return Program(app, names)
 
 
 def _run_file(loading: Loading) -> dict[str, Any]:

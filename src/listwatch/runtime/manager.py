@@ -18,6 +18,7 @@ from listwatch.cache.factory import InformerFactory
 from listwatch.cache.failures import OnError
 from listwatch.client.client import Client
 from listwatch.client.config import Config
+from listwatch.client.kubeconfig import load_config
 from listwatch.clock import Clock, Timeout
 from listwatch.errors import (
     ConfigError,
@@ -513,7 +514,7 @@ class Manager(DeclaresWebhooks):
         client = self._given_client
         if client is None:
             client = await stack.enter_async_context(
-                Client.from_config(self._config, clock=self._clock)
+                Client.from_config(self._named_config(), clock=self._clock)
             )
         self._plain = self._fenced = client
         self._elector = self._make_elector(client)
@@ -562,6 +563,13 @@ class Manager(DeclaresWebhooks):
                 await stack.enter_async_context(self._parts.running(task.name, task.run))
         await stack.enter_async_context(
             self._reconciling([r for r in self._reconcilers if not r.leader_only])
+        )
+
+    def _named_config(self) -> Config:
+        """Return the client's configuration, with this program's name as its user agent."""
+        config = self._config or load_config()
+        return msgspec.structs.replace(
+            config, user_agent=config.user_agent or component_of(self.name)
         )
 
     def _measured(self) -> Measured:

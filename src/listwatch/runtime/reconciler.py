@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, Unpack, overload
 
 import msgspec
@@ -124,6 +124,7 @@ class Reconciler(Generic[T]):
         )
         #: The verbs of each resource declared with `writes`.
         self.written: dict[str, set[str]] = {}
+        self._owns_some = False
         self._primary: Cache | None = None
         self._decode: Into[T] | None = None
         self._used: dict[Selection, Cache] = {}
@@ -233,6 +234,7 @@ class Reconciler(Generic[T]):
         selection = Selection(word, namespace, label_selector, field_selector)
         cache = self._use(selection, fields)
         self._owned.append((cache, predicates, controllers_only))
+        self._owns_some = True
         self._begin(cache)
         return self
 
@@ -284,6 +286,16 @@ class Reconciler(Generic[T]):
             raise ValueError(f"reconciler {self.name}: name the verbs it uses on {resource}")
         self.written.setdefault(name_of_resource(resource), set()).update(verbs)
         return self
+
+    @property
+    def declared(self) -> Mapping[str, Collection[str]]:
+        """The verbs that it uses on each resource, apart from reading."""
+        found = {resource: frozenset(verbs) for resource, verbs in self.written.items()}
+        if self._owns_some and self._primary is not None:
+            # The admission plugin OwnerReferencesPermissionEnforcement asks for this right where an
+            # owner reference blocks the deletion of the owner.
+            found[f"{self._primary.selection.resource}/finalizers"] = frozenset({"update"})
+        return found
 
     def every(self, seconds: float, keys: Callable[[], Iterable[str]] | None = None) -> Self:
         """Reconcile these keys at this interval, with low priority.

@@ -3,11 +3,14 @@
 import itertools
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from listwatch.schema.typed import Pairs
+
+_SEPARATOR = re.compile(rb"(?m)^---(?:[ \t].*)?$")
 
 
 def parse_json(data: bytes) -> Any:
@@ -110,6 +113,17 @@ def _container(text: str) -> str:
         elif mark in "]}" and depth:
             depth.pop()
     return "array element" if depth and depth[-1] == "[" else "object key:value pair"
+
+
+def parse_yaml_documents(data: bytes) -> Iterator[Any]:
+    """Decode the documents of a YAML file one by one, without empty ones.
+
+    Raises:
+        ValueError: as `parse_yaml`.
+    """
+    for part in _SEPARATOR.split(data):
+        if part.strip() and (value := parse_yaml(part)) is not None:
+            yield value
 
 
 def parse_yaml(data: bytes) -> Any:

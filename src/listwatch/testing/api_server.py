@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
+from listwatch.apiserver.access.asked_rights import AskedRight
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.http.faults import Fault
 from listwatch.apiserver.http.request_log import RecordedRequest
@@ -32,7 +33,13 @@ from listwatch.client.kubeconfig import load_config
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError, ListWatchError
 
+if TYPE_CHECKING:
+    from listwatch.testing.program_rights import ProgramRoles, Roles
+
 __all__ = ["APIServer", "Fault"]
+
+#: The user agent of the test's own client, whose requests are not those of a program under test.
+TEST_CLIENT: Final = "listwatch-test"
 
 #: Seconds that a server in a separate process may take to start, on a busy machine.
 _START_LIMIT = 30.0
@@ -72,9 +79,14 @@ class APIServer:
         tls: use HTTPS, with a CA made for this run; needs the extra `tls`.
         services: the host and port of services that webhooks run behind, by `NAMESPACE/NAME`; see
             `add_service`.
+        rbac: the roles of a program under test: a YAML file, the program's Python file (for the
+            roles that `listwatch rbac` prints), or manifests. Then `config` is that of the
+            program's service account, `client()` is an administrator's, and `missing_rights` says
+            what the program may not do.
 
     Raises:
-        ConfigError: at the start, the data is unusable, or the process did not start.
+        ConfigError: at the start, the data is unusable, or the process did not start; or `rbac`
+            can't be used.
     """
 
     def __init__(
@@ -89,9 +101,12 @@ class APIServer:
         tls: bool = False,
         clock: Clock | None = None,
         services: Mapping[str, tuple[str, int]] | None = None,
+        rbac: "Roles | None" = None,
     ) -> None:
         if clock is not None and subprocess:
             raise ConfigError("a server in a separate process uses that process's clock")
+        self._roles = None if rbac is None else _roles(rbac, tokens)
+        tokens = tokens if self._roles is None else self._roles.tokens
         file = None if data is None else Path(data)
         self._options = _Options(file, tokens, controllers, workloads, seed, tls, clock)
         self._subprocess = subprocess
@@ -151,6 +166,9 @@ class APIServer:
             self._config = _config(home.kubeconfig())
             for name, (host, port) in self._services.items():
                 self.add_service(name, host, port)
+            if self._roles is not None:
+                self.control("create", self._roles.manifests)
+                self.record_rights()
         except BaseException:
             self._end()
             raise
@@ -171,7 +189,18 @@ class APIServer:
 
     @property
     def config(self) -> Config:
-        """The configuration for a `Client`, with the first token if there are any."""
+        """The configuration for a `Client`, with the first token if there are any.
+
+        With `rbac`, it is that of the program's service account.
+        """
+        found = self._first_config
+        if self._roles is None:
+            return found
+        account = {"token": self._roles.token, "namespace": self._roles.namespace}
+        return msgspec.structs.replace(found, **account)
+
+    @property
+    def _first_config(self) -> Config:
         if self._config is None:
             raise RuntimeError("this APIServer never ran: use it in a `with` statement")
         return self._config
@@ -186,12 +215,12 @@ class APIServer:
         return self._running.kubeconfig()
 
     def client(self, *, token: str = "") -> Client:
-        """Return a client of the server, which is an asynchronous context manager.
+        """Return a client of the server for the test itself: an asynchronous context manager.
 
         Args:
-            token: the user's token; "" for the first in `tokens`.
+            token: the user's token; "" for the first in `tokens`, or with `rbac` an administrator.
         """
-        config = self.config
+        config = msgspec.structs.replace(self._first_config, user_agent=TEST_CLIENT)
         return Client(msgspec.structs.replace(config, token=token) if token else config)
 
     @property
@@ -336,6 +365,23 @@ class APIServer:
         """The requests since `record_requests`, in order of arrival."""
         return msgspec.convert(self.control("requests"), list[RecordedRequest])
 
+    def record_rights(self) -> None:
+        """Record from now on who asks for which rights, and discard earlier records."""
+        self.control("record-rights")
+
+    @property
+    def asked_rights(self) -> list[AskedRight]:
+        """The rights asked for since `record_rights`, each once."""
+        return msgspec.convert(self.control("asked-rights"), list[AskedRight])
+
+    @property
+    def missing_rights(self) -> str:
+        """What the program may not do although it tried, and the rules to add; "" for nothing.
+
+        Empty without `rbac`. `record_rights` forgets what was refused before.
+        """
+        return "" if self._roles is None else self._roles.missing(self.asked_rights)
+
     # -- pods that run -----------------------------------------------------------------------
 
     def fail_pods(
@@ -376,6 +422,14 @@ class APIServer:
             ValueError: as `lose_node`.
         """
         self.control("recover-node", {"name": name})
+
+
+def _roles(rbac: "Roles", tokens: str) -> "ProgramRoles":
+    from listwatch.testing.program_rights import ProgramRoles  # noqa: PLC0415 - loads the runtime
+
+    if tokens:
+        raise ConfigError("give an APIServer either rbac= or tokens=, not both")
+    return ProgramRoles.of(rbac)
 
 
 def _workload_options(workloads: bool | Workloads) -> list[str]:  # noqa: FBT001 - as it is given

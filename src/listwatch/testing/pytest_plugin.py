@@ -3,14 +3,15 @@
 Imports nothing heavier than pytest before a fixture is used.
 """
 
+import contextlib
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Generator, Iterator
 
     from listwatch.client.client import Client
     from listwatch.testing.api_server import APIServer
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
 _MUTATION_DETECTOR: Final = "KUBE_CACHE_MUTATION_DETECTOR"
 _MARKER: Final = (
     "apiserver(subprocess=False, data=None, tokens='', controllers=True, workloads=False, "
-    "seed=None): how the fixture `apiserver` runs its server, see listwatch.testing.APIServer"
+    "seed=None, rbac=None): how the fixture `apiserver` runs its server, see "
+    "listwatch.testing.APIServer"
 )
+_RECORDED: Final = "recorded-rbac.yaml"
+#: What each test's server was asked for; in a worker of pytest-xdist, of this worker's tests.
+_ASKED: Final = pytest.StashKey[list[dict[str, Any]]]()
+_OUTPUT: Final = "listwatch_asked_rights"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,13 +38,74 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="bool",
         default=False,
     )
+    parser.getgroup("listwatch").addoption(
+        "--record-rbac",
+        nargs="?",
+        const=_RECORDED,
+        default=None,
+        metavar="FILE",
+        help="write the roles that programs need for what they asked the fixture `apiserver` for "
+        f"(default FILE: {_RECORDED})",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and enable the mutation detector if the project asks for it."""
     config.addinivalue_line("markers", _MARKER)
+    config.stash[_ASKED] = []
     if config.getini("listwatch_mutation_detector"):
         os.environ.setdefault(_MUTATION_DETECTOR, "1")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> "Generator[None]":
+    """Fail a test whose program lacks a right, and name the right if the test fails anyway."""
+    server = getattr(item, "funcargs", {}).get("apiserver")
+    try:
+        yield
+    except BaseException:
+        if words := _missing(server):
+            item.add_report_section("call", "missing rights", words)
+        raise
+    if words := _missing(server):
+        pytest.fail(words, pytrace=False)
+
+
+def _missing(server: object) -> str:
+    return str(getattr(server, "missing_rights", "") or "")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the recorded roles; a worker of pytest-xdist hands its record to the main process."""
+    config = session.config
+    output = getattr(config, "workeroutput", None)
+    if output is not None:
+        output[_OUTPUT] = config.stash[_ASKED]
+        return
+    file = config.getoption("--record-rbac")
+    if file is None:
+        return
+    import msgspec  # noqa: PLC0415 - loaded on first use
+
+    from listwatch.apiserver.access.asked_rights import AskedRight  # noqa: PLC0415 - as above
+    from listwatch.runtime.packaging.recorded import write_recorded  # noqa: PLC0415 - as above
+    from listwatch.testing.api_server import TEST_CLIENT  # noqa: PLC0415 - as above
+
+    asked = msgspec.convert(config.stash[_ASKED], list[AskedRight])
+    programs = [each for each in asked if each.program != TEST_CLIENT]
+    path = config.invocation_params.dir / file
+    words = "no program asked for anything: give it config=apiserver.config"
+    if programs:
+        words = f"the roles of {', '.join(write_recorded(path, programs))} are in {path}"
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(f"--record-rbac: {words}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the record of a worker of pytest-xdist."""
+    node.config.stash[_ASKED].extend(getattr(node, "workeroutput", {}).get(_OUTPUT, ()))
 
 
 @pytest.fixture
@@ -53,8 +120,31 @@ def apiserver(request: pytest.FixtureRequest) -> "Iterator[APIServer]":
         server = APIServer(**(marker.kwargs if marker is not None else {}))
     except TypeError as error:
         pytest.fail(f"the marker `apiserver`: {error}", pytrace=False)
-    with server:
+    with _recorded(request.config, server):
         yield server
+
+
+@contextlib.contextmanager
+def _recorded(config: pytest.Config, server: "APIServer") -> "Generator[None]":
+    """Run a server, and record what it is asked for if the command line says so."""
+    from listwatch.errors import ConfigError  # noqa: PLC0415 - loaded on first use
+
+    try:
+        server.__enter__()
+    except ConfigError as error:
+        pytest.fail(f"the fixture `apiserver`: {error}", pytrace=False)
+    with contextlib.ExitStack() as stack:
+        stack.push(server)
+        if config.getoption("--record-rbac") is not None:
+            server.record_rights()
+            stack.callback(_keep, config, server)
+        yield
+
+
+def _keep(config: pytest.Config, server: "APIServer") -> None:
+    import msgspec  # noqa: PLC0415 - loaded on first use
+
+    config.stash[_ASKED].extend(map(msgspec.structs.asdict, server.asked_rights))
 
 
 if find_spec("pytest_asyncio") is None:

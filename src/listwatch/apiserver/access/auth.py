@@ -5,7 +5,7 @@ import hmac
 import io
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
@@ -19,6 +19,9 @@ from listwatch.apiserver.storage.store import Bucket, Storage
 from listwatch.apiserver.user import Question, User
 from listwatch.errors import ConfigError
 from listwatch.schema.causes import go_quoted
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.access.asked_rights import AskedRights
 
 Object = Mapping[str, Any]
 
@@ -181,6 +184,8 @@ class Access:
         self._anonymous = anonymous
         self._grants: list[Grant] = []
         self._seen: tuple[int, ...] = ()
+        #: records who asked for what, for tests
+        self.asked: AskedRights | None = None
 
     @property
     def is_open(self) -> bool:

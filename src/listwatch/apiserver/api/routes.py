@@ -139,6 +139,10 @@ class Api:
         info = call.info
         call.user = self._access.authenticate(call.request)
         call.user = self._access.impersonate(call.user, call.request)
+        asked = self._access.asked
+        if asked is not None:
+            refused = not self._access.allows(call.user, info)
+            asked.note(call.user, info, call.header("User-Agent"), refused=refused)
         self._access.authorize(call.user, info)
         if not info.is_resource:
             return await self._other_path(call)

@@ -2,7 +2,7 @@
 
 import copy
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -129,3 +129,34 @@ def bootstrap(registry: Registry, table: ResourceTable, authority: str = "") -> 
             for owner in metadata.get("managedFields", ()):
                 owner["time"] = stamp
             registry.store_as_is(resource, obj)
+
+
+def create_missing(registry: Registry, table: ResourceTable, objects: Iterable[Object]) -> None:
+    """Create objects, and the namespaces that they are in, where they are missing.
+
+    Admission is not asked. Objects are created in order.
+
+    Args:
+        registry: used to create them.
+        table: the served resources.
+        objects: complete manifests of built-in kinds.
+
+    Raises:
+        ValueError: a manifest has no name, or a kind that the server does not have.
+    """
+    context = WriteContext(manager="listwatch-test")
+    for given in objects:
+        obj = copy.deepcopy(given)
+        metadata = obj.get("metadata") or {}
+        group, _, version = str(obj.get("apiVersion")).rpartition("/")
+        kind = (group, version, obj.get("kind"))
+        resource = next((one for one in table if (one.group, one.version, one.kind) == kind), None)
+        if resource is None or not metadata.get("name"):
+            raise ValueError(f"{obj.get('kind')} {obj.get('apiVersion')} without a name or unknown")
+        namespace = (metadata.get("namespace") or "default") if resource.namespaced else ""
+        if namespace:
+            home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            create_missing(registry, table, [home])
+        if registry.find(resource, namespace, metadata["name"]) is None:
+            apply_defaults(resource, obj)
+            registry.create(resource, namespace, obj, context)

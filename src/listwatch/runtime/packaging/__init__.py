@@ -1,0 +1,1 @@
+"""What a program needs in a cluster: its rights, definitions and manifests."""

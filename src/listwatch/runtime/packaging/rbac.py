@@ -1,0 +1,199 @@
+"""The minimal permissions of a program, derived from what it watches and declares to write."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from listwatch.errors import ConfigError
+from listwatch.runtime.manager import Manager
+from listwatch.runtime.packaging.rights import Right, built_in, rights_on, rules_of
+from listwatch.selector import subdomain_problems
+
+_GROUP: Final = "rbac.authorization.k8s.io"
+#: What a cache does.
+READS: Final = ("get", "list", "watch")
+
+#: Whether the objects of a resource, given by group and plural name, are in namespaces; None if
+#: unknown.
+Scopes: TypeAlias = Callable[[str, str], bool | None]
+
+
+class ProgramRights(msgspec.Struct, kw_only=True):
+    """The rights that a program needs.
+
+    Attributes:
+        everywhere: in the whole cluster.
+        in_namespaces: in one namespace each.
+        own: in the namespace that the program runs in.
+    """
+
+    everywhere: set[Right] = msgspec.field(default_factory=set)
+    in_namespaces: dict[str, set[Right]] = msgspec.field(default_factory=dict)
+    own: set[Right] = msgspec.field(default_factory=set)
+
+    @property
+    def all(self) -> set[Right]:
+        """Every right, wherever it applies."""
+        return self.everywhere.union(self.own, *self.in_namespaces.values())
+
+    def narrowed(self, namespaces: Iterable[str], scopes: Scopes) -> "ProgramRights":
+        """Return the rights that suffice if the program watches only some namespaces.
+
+        Rights on resources without namespaces, or of unknown scope, stay as they are.
+
+        Args:
+            namespaces: those that it watches; none of them changes nothing.
+            scopes: the scopes of the resources.
+        """
+        places = sorted(set(namespaces))
+        if not places:
+            return self
+        movable = {right for right in self.everywhere if _is_namespaced(right, scopes)}
+        moved = {place: self.in_namespaces.get(place, set()) | movable for place in places}
+        # An election reports events about the lease.
+        events = {right for right in movable if right.resource == "events"} if self.own else set()
+        return ProgramRights(
+            everywhere=self.everywhere - movable,
+            in_namespaces=self.in_namespaces | moved,
+            own=self.own | events,
+        )
+
+
+def _is_namespaced(right: Right, scopes: Scopes) -> bool:
+    return scopes(right.group, right.resource.partition("/")[0]) is True
+
+
+def built_in_scope(group: str, plural: str) -> bool | None:
+    """Return whether a built-in resource is namespaced; None if it is not built-in."""
+    row = built_in(group, plural)
+    return None if row is None else row["scope"] == "Namespaced"
+
+
+def rights_of_program(app: Manager) -> ProgramRights:
+    """Return the rights that a program needs for what it watches and declares.
+
+    Raises:
+        ConfigError: the name of a resource lacks its group.
+    """
+    found = ProgramRights(own=lease_rights(app))
+    for cache in app.caches:
+        selection = cache.selection
+        # A cache also reads single objects: what it could not decode, or whose write had no answer.
+        rights = rights_on(selection.resource, READS)
+        namespaced = {built_in_scope(right.group, right.resource) for right in rights} != {False}
+        if selection.namespace and namespaced:
+            found.in_namespaces.setdefault(selection.namespace, set()).update(rights)
+        else:
+            found.everywhere |= rights
+    for reconciler in app.reconcilers:
+        for resource, verbs in reconciler.declared.items():
+            found.everywhere |= rights_on(resource, verbs)
+    group = "" if app.event_api == "v1" else "events.k8s.io"
+    found.everywhere |= {Right(group, "events", verb) for verb in ("create", "patch")}
+    return found
+
+
+def lease_rights(app: Manager) -> set[Right]:
+    """Return the rights for a program's lease or leases; none without an election."""
+    if not app.lease:
+        return set()
+    leases = ("coordination.k8s.io", "leases")
+    if app.shares_keys:  # each member creates one, and deletes those of dead members
+        return {Right(*leases, verb) for verb in ("create", "delete", "get", "list", "update")}
+    # RBAC can't limit "create" to a name, because none is known then.
+    return {
+        Right(*leases, "create"),
+        *(Right(*leases, verb, app.lease) for verb in ("get", "update")),
+    }
+
+
+def manifests(app: Manager, namespace: str) -> list[dict[str, Any]]:
+    """Return a program's service account, with the roles and bindings that it needs.
+
+    Permissions to watch and write go into a ClusterRole, because the objects may be in any
+    namespace; those for one namespace, such as for the lease, go into a Role there.
+
+    Args:
+        app: the program, not started.
+        namespace: the program's namespace.
+
+    Raises:
+        ConfigError: the name of a resource lacks its group, or a server would refuse the program's
+            name or the namespace.
+    """
+    return role_manifests(app.name, namespace, rights_of_program(app))
+
+
+def role_manifests(name: str, namespace: str, rights: ProgramRights) -> list[dict[str, Any]]:
+    """Return a service account with these rights.
+
+    Args:
+        name: of all objects.
+        namespace: that the program runs in.
+        rights: what it may do.
+
+    Raises:
+        ConfigError: a server would refuse the name or the namespace.
+    """
+    check_names(name, namespace)
+    account = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    found: list[dict[str, Any]] = [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+    ]
+    if rights.everywhere:
+        found += [
+            _object("ClusterRole", {"name": name}, rules=rules_of(rights.everywhere)),
+            _binding("ClusterRoleBinding", {"name": name}, "ClusterRole", name, account),
+        ]
+    places = {place: set(given) for place, given in rights.in_namespaces.items()}
+    if rights.own:
+        places.setdefault(namespace, set()).update(rights.own)
+    for place, given in sorted(places.items(), key=lambda one: (one[0] != namespace, one[0])):
+        meta = {"name": name, "namespace": place}
+        found += [
+            _object("Role", meta, rules=rules_of(given)),
+            _binding("RoleBinding", meta, "Role", name, account),
+        ]
+    return found
+
+
+def check_names(name: str, namespace: str) -> None:
+    """Return if a service account can have this name and namespace.
+
+    Raises:
+        ConfigError: it can't.
+    """
+    for what, text in (("Manager's name", name), ("namespace", namespace)):
+        if problems := subdomain_problems(text):
+            raise ConfigError(f"the {what} {text!r} can't name a service account: {problems[0]}")
+
+
+def _object(kind: str, metadata: Mapping[str, str], **more: Any) -> dict[str, Any]:
+    return {"apiVersion": f"{_GROUP}/v1", "kind": kind, "metadata": metadata, **more}
+
+
+def _binding(
+    kind: str, metadata: Mapping[str, str], role_kind: str, role: str, account: dict[str, str]
+) -> dict[str, Any]:
+    return _object(
+        kind,
+        metadata,
+        roleRef={"apiGroup": _GROUP, "kind": role_kind, "name": role},
+        subjects=[account],
+    )
+
+
+def to_yaml(objects: Iterable[object]) -> str:
+    """Return objects as one YAML file."""
+    import yaml  # noqa: PLC0415 - needed only to write YAML
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - yaml's signature
+            return True
+
+    return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, explicit_start=True)
