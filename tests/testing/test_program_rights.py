@@ -85,7 +85,7 @@ def test_a_server_in_a_process_of_its_own_checks_the_same_rights() -> None:
         ("/no/such.py", {}, "no such file"),
     ],
 )
-def test_roles_that_can_not_be_used_are_told(rbac: Any, more: dict[str, str], words: str) -> None:
+def test_roles_that_can_not_be_used_are_told(rbac: Any, more: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         APIServer(rbac=rbac, **more)
 
