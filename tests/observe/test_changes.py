@@ -1,5 +1,6 @@
 from listwatch.objects import Object
-from listwatch.observe.changes import MISSING, Observation, ObservationType, differences, merged
+from listwatch.objects.differences import MISSING, differences
+from listwatch.observe.changes import Observation, ObservationType, merged
 
 
 def _object(version: int) -> Object:

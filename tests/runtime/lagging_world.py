@@ -16,13 +16,12 @@ from listwatch.cache.list_watch import (
     WatchStream,
 )
 from listwatch.client.http import HTTP, Answer
+from listwatch.client.request_target import RequestTarget, target_of
 from listwatch.clock import FakeClock
 from listwatch.errors import DisconnectedError, NotFoundError
 from listwatch.objects import Object, select
 from listwatch.runtime.recorded_writes import (
-    WriteTarget,
     _RecordingHTTP,  # private: `recorded` puts it in place of a client's HTTP
-    target_of,
 )
 from listwatch.selector import parse_label_selector
 from listwatch.testing.fake_controller_source import FakeControllerSource
@@ -108,7 +107,7 @@ class Server:
             raise DisconnectedError("the connection broke within a response")
         return Answer(200, {}, answer)
 
-    def _delete(self, source: FakeControllerSource, target: WriteTarget) -> bytes:
+    def _delete(self, source: FakeControllerSource, target: RequestTarget) -> bytes:
         if not target.name:
             everywhere = source.objects.values()
             here = [obj for obj in everywhere if obj.namespace == target.namespace]

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from listwatch.cache.factory import Selection
+from listwatch.client.request_target import RequestTarget
 from listwatch.errors import DisconnectedError
 from listwatch.objects import Object
 from listwatch.runtime.own_writes import OwnWrites
-from listwatch.runtime.recorded_writes import Write, WriteTarget
+from listwatch.runtime.recorded_writes import Write
 from runtime.lagging_world import Canned, LaggingWorld, recording_http
 from runtime.reconciler_world import widget
 
@@ -418,7 +419,7 @@ async def test_a_cache_whose_version_is_no_number_is_not_waited_for(
     cache = cast("Cache", Opaque())
     own = OwnWrites("test", [cache], seconds=10, clock=world.clock)
     await own.begin(None, world.find)
-    target = WriteTarget("example.com", "v1", "children", "ns", "c", "")
+    target = RequestTarget("example.com", "v1", "children", "ns", "c", "")
     version = "" if is_deletion else "y"
     writes = [Write(target=target, uid="u", resource_version=version, is_deletion=is_deletion)]
     assert not own.are_seen(writes)

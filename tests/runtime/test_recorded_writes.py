@@ -9,32 +9,8 @@ import pytest
 
 from listwatch.client.client import Client
 from listwatch.errors import DisconnectedError, InternalServerError, NotFoundError
-from listwatch.runtime.recorded_writes import Write, WriteTarget, record, recorded, target_of
+from listwatch.runtime.recorded_writes import Write, record, recorded
 from runtime.lagging_world import Canned, recording_http
-
-
-@pytest.mark.parametrize(
-    ("path", "target"),
-    [
-        ("/api/v1/namespaces/ns/pods", WriteTarget("", "v1", "pods", "ns", "", "")),
-        ("/api/v1/namespaces/ns/pods/a", WriteTarget("", "v1", "pods", "ns", "a", "")),
-        ("/api/v1/namespaces/ns/pods/a/status", WriteTarget("", "v1", "pods", "ns", "a", "status")),
-        ("/api/v1/namespaces/ns", WriteTarget("", "v1", "namespaces", "", "ns", "")),
-        ("/api/v1/namespaces/ns/status", WriteTarget("", "v1", "namespaces", "", "ns", "status")),
-        (
-            "/api/v1/namespaces/ns/finalize",
-            WriteTarget("", "v1", "namespaces", "", "ns", "finalize"),
-        ),
-        ("/api/v1/nodes", WriteTarget("", "v1", "nodes", "", "", "")),
-        ("/apis/a.io/v1/namespaces/n/bs/a%3Ab", WriteTarget("a.io", "v1", "bs", "n", "a:b", "")),
-        ("/apis/a.io/v1/bs/b/scale", WriteTarget("a.io", "v1", "bs", "", "b", "scale")),
-        ("/apis/a.io/v1", None),
-        ("/version", None),
-        ("/", None),
-    ],
-)
-def test_a_path_tells_what_is_written(path: str, target: WriteTarget | None) -> None:
-    assert target_of(path) == target
 
 
 async def written(method: str, path: str, answer: Any, **options: Any) -> list[Write]:

@@ -26,7 +26,8 @@ def test_a_source_gives_initial_objects_and_resyncs_low_priority_and_filters_fir
         return [o.name]
 
     source = KeySource(
-        lambda key, priority: queued.append((key, priority)),
+        "widgets",
+        lambda key, priority, _: queued.append((key, priority)),
         map_func,
         [predicates.has(lambda o: "no" not in o.labels)],
     )

@@ -1,8 +1,6 @@
 """What an observer reports: one change of one object, and its type."""
 
-from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -96,50 +94,3 @@ def _kind(change: Observation, *, is_first: bool = True) -> DeltaType:
     if change.type is ObservationType.DELETED:
         return DeltaType.DELETED
     return DeltaType.ADDED if is_first and change.old is None else DeltaType.UPDATED
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """A field that differs between two states of an object.
-
-    Attributes:
-        path: such as `spec.containers[0].image`; a name that is not a word is quoted in brackets.
-        old: the old value; `MISSING` if there was none.
-        new: the new value; `MISSING` if there is none.
-    """
-
-    path: str
-    old: Any
-    new: Any
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "(none)"
-
-
-#: The value of a missing field.
-MISSING = _Missing()
-
-
-def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
-    """Yield the fields that differ between two decoded JSON values, as deep as they have names.
-
-    Lists are compared by index. Fields come in the order of the new value, then removed ones.
-    """
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in [*new, *(name for name in old if name not in new)]:
-            before, after = old.get(name, MISSING), new.get(name, MISSING)
-            yield from differences(before, after, _below(path, name))
-    elif isinstance(old, list) and isinstance(new, list):
-        for place in range(max(len(old), len(new))):
-            before = old[place] if place < len(old) else MISSING
-            after = new[place] if place < len(new) else MISSING
-            yield from differences(before, after, f"{path}[{place}]")
-    elif type(old) is not type(new) or old != new:
-        yield Difference(path, old, new)
-
-
-def _below(path: str, name: str) -> str:
-    if not name.replace("-", "_").isidentifier():
-        return f"{path}[{msgspec.json.encode(name).decode()}]"
-    return f"{path}.{name}" if path else name

@@ -4,25 +4,21 @@ import difflib
 import json
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from fnmatch import fnmatchcase
-from typing import Any
 
 import msgspec
 import yaml
 
 from listwatch.objects import Object
-from listwatch.observe.changes import MISSING, Observation, ObservationType, differences
+from listwatch.objects.differences import HIDDEN, shown_differences
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.printable import printable
 
-_LONGEST_VALUE = 120
 _COLOURS = {
     ObservationType.ADDED: "32",
     ObservationType.DELETED: "31",
     ObservationType.UPDATED: "33",
 }
 _OLD, _NEW, _DIM = "31", "32", "2"
-#: Changes with every write and has no information.
-_NOISE = ("metadata.resourceVersion", "metadata.generation", "metadata.managedFields*")
 
 
 class Format(StrEnum):
@@ -60,7 +56,7 @@ class Printer:
         self._format = format
         self._quiet = quiet
         self._coloured = coloured
-        self._ignored = (*_NOISE, *ignore_paths)
+        self._ignored = ignore_paths
 
     @property
     def is_for_machines(self) -> bool:
@@ -97,15 +93,12 @@ class Printer:
         """Yield path, old and new value of each field of an update to show."""
         if change.type is ObservationType.DELETED or not (change.object and change.old):
             return
-        secret = change.object.kind == "Secret"
-        for difference in differences(change.old.to_dict(), change.object.to_dict()):
-            path = difference.path
-            if any(_matches(path, pattern) for pattern in self._ignored):
-                continue
-            if secret and path.startswith(("data", "stringData")):
-                yield printable(path), "(hidden)", "(hidden)"
-            else:
-                yield printable(path), _value(difference.old), _value(difference.new)
+        yield from shown_differences(
+            change.old.to_dict(),
+            change.object.to_dict(),
+            is_secret=change.object.kind == "Secret",
+            ignored=self._ignored,
+        )
 
     def _fields(self, change: Observation) -> str:
         return "".join(
@@ -131,18 +124,6 @@ class Printer:
 
     def _paint(self, text: str, colour: str) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if self._coloured else text
-
-
-def _matches(path: str, pattern: str) -> bool:
-    """Return whether a path matches a pattern, or is below one that does."""
-    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}[.[]*")
-
-
-def _value(value: Any) -> str:
-    if value is MISSING:
-        return repr(value)
-    text = msgspec.json.encode(value).decode()
-    return printable(text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…")
 
 
 def _json_line(change: Observation, kind: str) -> str:
@@ -173,9 +154,11 @@ def _yaml(obj: Object | None, *, hide_secrets: bool = False) -> str:
         return ""
     value = obj.to_dict()
     if hide_secrets and obj.kind == "Secret":
-        for field in ("data", "stringData"):
-            if isinstance(value.get(field), dict):
-                value[field] = dict.fromkeys(value[field], "(hidden)")
+        # kubectl's annotation repeats the data
+        holders = [(value, "data"), (value, "stringData"), (value["metadata"], "annotations")]
+        for holder, field in holders:
+            if isinstance(holder.get(field), dict):
+                holder[field] = dict.fromkeys(holder[field], HIDDEN)
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     if text.replace("\n", "").isprintable():
         return text

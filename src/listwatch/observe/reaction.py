@@ -16,7 +16,8 @@ import msgspec
 from listwatch.backoff import COMMAND
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
-from listwatch.observe.changes import Observation, ObservationType, differences
+from listwatch.objects.differences import differences
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.observe.execute import LONGEST_STRING, Executor, Outcome, StartError
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.options import ObserveOptions, shown_command

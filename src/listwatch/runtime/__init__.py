@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from listwatch.runtime.reaper import (
         Reaper,
     )
+    from listwatch.runtime.reconcile_context import (
+        ReconcileContext,
+        ReconcileFilter,
+        current_reconcile,
+    )
     from listwatch.runtime.reconciler import (
         Reconciler,
     )
@@ -76,6 +81,8 @@ __all__ = [
     "OwnershipError",
     "Predicate",
     "Reaper",
+    "ReconcileContext",
+    "ReconcileFilter",
     "Reconciler",
     "Result",
     "ShareMember",
@@ -85,6 +92,7 @@ __all__ = [
     "any_of",
     "apply",
     "create_or_update",
+    "current_reconcile",
     "differs",
     "fields_changed",
     "finalize",
@@ -121,6 +129,9 @@ __getattr__, __dir__ = lazy_names(
             "generation_changed has labels_changed none_of not_deleted resource_version_changed"
         ),
         "listwatch.runtime.reaper": "Reaper",
+        "listwatch.runtime.reconcile_context": (
+            "ReconcileContext ReconcileFilter current_reconcile"
+        ),
         "listwatch.runtime.reconciler": "Reconciler",
         "listwatch.runtime.results": "DONE Result TerminalError requeue requeue_after",
         "listwatch.runtime.sharing": "ShareMember",

@@ -48,6 +48,8 @@ class Cache:
 
     def __init__(self, selection: Selection, clock: Clock) -> None:
         self.selection = selection
+        #: Describes what it holds, for messages.
+        self.name = str(selection)
         self._clock = clock
         self._handlers: list[tuple[str, ResourceEventHandler]] = []
         self._listeners: list[Listener] = []
@@ -74,6 +76,12 @@ class Cache:
     def indexer(self) -> Indexer:
         """The objects; any thread may read them."""
         return self.informer.indexer
+
+    @property
+    def version(self) -> str:
+        """The resource version up to which it is; empty before the first list."""
+        informer = self._informer
+        return "" if informer is None else informer.indexer.last_store_sync_resource_version
 
     def holds(self, key: str) -> bool:
         """Return whether an object of this key is cached; False before the start."""
@@ -158,7 +166,7 @@ class Cache:
 
     def health(self) -> CacheHealth:
         """Return the cache's current health."""
-        name, now = str(self.selection), self._clock.now()
+        name, now = self.name, self._clock.now()
         informer = self._informer
         if informer is None:
             return CacheHealth(name, False, "not started", now - self._started)
@@ -229,7 +237,7 @@ class Caches:
 
     def _note(self, failure: Failure) -> None:
         for cache in self._caches.values():
-            if failure.name == str(cache.selection):
+            if failure.name == cache.name:
                 cache.note_failure()
         self._on_error(failure)
 

@@ -20,6 +20,7 @@ from listwatch.printable import printable
 from listwatch.runtime.loading import load_names, load_program
 from listwatch.runtime.manager import Manager
 from listwatch.runtime.packaging.rbac import role_manifests, to_yaml
+from listwatch.runtime.reconcile_context import ReconcileFilter
 from listwatch.runtime.scaffold import Names, write_project
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class TextFormatter(logging.Formatter):
-    """One escaped line per record, for people. An indented traceback follows."""
+    """One escaped line per record, for people: its reconcile last, then an indented traceback."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -36,7 +37,11 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the record without its traceback, as one line."""
         record.message = printable(record.message)
-        return super().formatMessage(record)
+        line = super().formatMessage(record)
+        if (reconcile_id := getattr(record, "reconcile_id", None)) is None:
+            return line
+        key, attempt = printable(getattr(record, "key", "")), getattr(record, "attempt", 1)
+        return f"{line} [{reconcile_id} {key}{f' attempt {attempt}' if attempt > 1 else ''}]"
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
         """Return the traceback, indented so that no line looks like a record."""
@@ -55,6 +60,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": printable(record.getMessage()),
         }
+        for field in ("reconciler", "key", "attempt", "reconcile_id"):
+            if (value := getattr(record, field, None)) is not None:
+                line[field] = printable(value) if isinstance(value, str) else value
         if record.exc_info:
             line["error"] = printable(self.formatException(record.exc_info), None, keep="\n")
         return json.dumps(line, ensure_ascii=False)
@@ -64,6 +72,7 @@ def set_up_logging(connection: ConnectionOptions, level: str, form: str) -> None
     """Log to standard error as text or JSON. -v can lower the level further."""
     level = min(level.upper(), connection.log_level, key=logging.getLevelNamesMapping().__getitem__)
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(ReconcileFilter())
     if form == "json":
         handler.setFormatter(JsonFormatter())
     else:

@@ -35,6 +35,7 @@ from listwatch.runtime.events import ClientEvents, EventRecorder, component_of
 from listwatch.runtime.fencing import fenced
 from listwatch.runtime.health import Check, HealthServer, checked
 from listwatch.runtime.held import Loading, current_loading
+from listwatch.runtime.history import HISTORY_BYTES
 from listwatch.runtime.leader_election import LeaderElector, OpenLeaseClient
 from listwatch.runtime.leading import LeadershipGuard, WhileLeading
 from listwatch.runtime.lease import ClientLeases, LeaseClient
@@ -108,6 +109,8 @@ class Manager(DeclaresWebhooks):
         reads_own_writes: reconcile a key again only when the caches contain what its last reconcile
             wrote with `client`.
         own_writes_timeout: time limit for that in seconds; then the key continues, which is logged.
+        history_bytes: memory for what each reconciler did to each key, for `listwatch why`; 0 to
+            record nothing.
         on_error: called with every failure of the caches; by default they are logged.
         webhooks: how `validate` and `mutate` are served.
         clock: the time.
@@ -130,6 +133,7 @@ class Manager(DeclaresWebhooks):
         start_timeout: float = 120.0,
         reads_own_writes: bool = True,
         own_writes_timeout: float = OWN_WRITES_SECONDS,
+        history_bytes: int = HISTORY_BYTES,
         on_error: OnError | None = None,
         webhooks: WebhookOptions | None = None,
         clock: Clock | None = None,
@@ -150,6 +154,7 @@ class Manager(DeclaresWebhooks):
         self.event_api: Literal["events.k8s.io/v1", "v1"] = event_api
         self._start_timeout = start_timeout
         self._own_writes_timeout = own_writes_timeout if reads_own_writes else None
+        self._history_bytes = history_bytes
         self._clock = clock or Clock()
         self._parts = Parts(self._clock, grace)
         self._caches = Caches(self._clock, on_error)
@@ -209,6 +214,7 @@ class Manager(DeclaresWebhooks):
             **options,
             sync_timeout=self._start_timeout,
             own_writes_timeout=self._own_writes_timeout,
+            history_bytes=self._history_bytes,
             clock=self._clock,
         )
         if isinstance(name, type):
@@ -524,7 +530,7 @@ class Manager(DeclaresWebhooks):
                     self._elector.share(reconciler)
         if self._elector is not None:
             self._fenced = fenced(client, lambda: self.guard, self._clock)
-        if self._own_writes_timeout is not None:
+        if self._own_writes_timeout is not None or self._history_bytes > 0:
             self._fenced = recorded(self._fenced)
         if self._health_port is not None:
             self._server = await stack.enter_async_context(

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from listwatch.cache.factory import Selection
 from listwatch.cache.processor import StoppedError
 from listwatch.cache.reflector_machine import is_comparable, is_older
+from listwatch.client.request_target import RequestTarget
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError, NotFoundError
 from listwatch.objects import Object, select
@@ -97,6 +98,14 @@ class OwnWrites:
             resource = self._resources.get(cache.selection.resource)
             if resource is not None:
                 self._by_resource.setdefault(resource, []).append(cache)
+
+    def cached(self, target: RequestTarget) -> Object | None:
+        """Return the object that a request is about from any cache that has it."""
+        for cache in self._by_resource.get((target.group, target.plural), ()):
+            key = f"{target.namespace}/{target.name}" if target.namespace else target.name
+            if (obj := cache.indexer.get_by_key(key)) is not None:
+                return obj
+        return None
 
     def latest(self, cache: Cache, key: str) -> Object | None:
         """Return an object as the running reconcile last wrote it, otherwise as cached."""

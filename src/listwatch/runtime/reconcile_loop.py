@@ -5,14 +5,18 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from listwatch.clock import Clock, is_cancelled
 from listwatch.errors import QueueClosedError, unwrap
 from listwatch.printable import printable
 from listwatch.runtime.calling import ReconcileCaller
+from listwatch.runtime.history import History
 from listwatch.runtime.key_limits import KeyLimits, Lru
 from listwatch.runtime.own_writes import OwnWrites
+from listwatch.runtime.reconcile_context import ReconcileContext, enter_reconcile
+from listwatch.runtime.reconcile_record import REQUEUE, RETRY, SUCCESS, Trigger
 from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
 from listwatch.runtime.recorded_writes import Write, record
 from listwatch.runtime.results import DONE, Result, is_expected, is_terminal
@@ -41,6 +45,7 @@ class ReconcileLoop:
         queue: the keys.
         hot: limits how often a key is reconciled.
         own_writes: delays a key until the caches have its last writes; None to continue at once.
+        history: gets records of the reconciles; None for none.
         concurrency: maximum keys reconciled at the same time.
         timeout: seconds after which a reconcile is cancelled and counts as failed; None for no
             limit.
@@ -53,6 +58,7 @@ class ReconcileLoop:
         queue: PriorityQueue[str],
         hot: KeyLimits[str],
         own_writes: OwnWrites | None,
+        history: History | None,
         *,
         concurrency: int,
         timeout: float | None,
@@ -62,6 +68,10 @@ class ReconcileLoop:
         self._queue = queue
         self._hot = hot
         self._own_writes = own_writes
+        self._history = history
+        self._numbers = count(1)
+        #: The failures of each key since its last success.
+        self._failures: dict[str, int] = {}
         self._concurrency = concurrency
         self._timeout = timeout
         self._clock = clock
@@ -189,11 +199,14 @@ class ReconcileLoop:
                 key = await queue.get()
             except QueueClosedError:
                 return
+            waited = queue.last_wait
             if self.is_stopping:
                 queue.done(key)
                 return
             if self.accepts is not None and not self.accepts(key):
                 self._remember_refused(key)
+                if self._history is not None:
+                    self._history.forget(key)
                 queue.forget(key)
                 queue.done(key)
                 continue
@@ -207,11 +220,7 @@ class ReconcileLoop:
                 if is_held and not await self._may_begin():
                     queue.put_back(key)
                     return
-                recording = record()
-                try:
-                    await self._reconcile(key, caller)
-                finally:
-                    writes = recording.end()
+                writes = await self._reconcile(key, waited, caller)
             except asyncio.CancelledError:
                 queue.put_back(key)  # also marks it as done
                 raise
@@ -256,13 +265,21 @@ class ReconcileLoop:
         while now - self.refused[oldest := next(iter(self.refused))] > REFUSED_SECONDS:
             del self.refused[oldest]
 
-    async def _reconcile(self, key: str, caller: ReconcileCaller) -> None:
+    async def _reconcile(self, key: str, waited: float, caller: ReconcileCaller) -> list[Write]:
+        """Call the function; return what it wrote."""
+        history = self._history
         started = self._clock.now()
         self.running.add(key)
         self._count_unseen(key)
+        attempt = self._failures.get(key, 0) + 1
+        context = ReconcileContext(self._name, key, attempt, f"{self._name}-{next(self._numbers)}")
+        enter_reconcile(context)
+        story = None if history is None else history.begin(context, waited, started)
+        recording = record(story)
+        word = "cancelled"
+        error: BaseException | None = None
         try:
             result: Result | None = None
-            error: BaseException | None = None
             limit = self._clock.timeout(self._timeout)
             try:
                 async with limit:
@@ -280,38 +297,55 @@ class ReconcileLoop:
                 error = error or TimeoutError(
                     f"it ignored its cancellation after {self._timeout:g} s"
                 )
-            self._settle(key, result, error)
+            word = self._settle(key, result, error)
         finally:
             self.running.discard(key)
             self._ended.set()
-            self._duration.observe(self._clock.now() - started)
+            writes = recording.end()
+            ended = self._clock.now()
+            self._duration.observe(ended - started)
+            if story is not None and history is not None:
+                next_in = None if word == SUCCESS else self._queue.due_in(key)
+                history.end(story, ended, word, error, next_in)
+        return writes
 
-    def _settle(self, key: str, result: Result | None, error: BaseException | None) -> None:
-        """Decide when the key is reconciled again."""
+    def _settle(self, key: str, result: Result | None, error: BaseException | None) -> str:
+        """Decide when the key is reconciled again; return the word for the result."""
         queue = self._queue
         if error is None:
-            self._settle_success(key, result or DONE)
-            return
+            self._failures.pop(key, None)
+            return self._settle_success(key, result or DONE)
         self._failed(key, error)
         if is_terminal(error):
             self._terminal_errors += 1
+            self._failures.pop(key, None)
             queue.forget(key)
-        else:
-            queue.requeue(key, failed=True)
+            return "terminal_error"
+        self._failures[key] = self._failures.get(key, 0) + 1
+        queue.requeue(key, failed=True)
+        self._will_come_again(key, RETRY)
+        return "error"
 
-    def _settle_success(self, key: str, result: Result) -> None:
+    def _will_come_again(self, key: str, trigger: Trigger) -> None:
+        if self._history is not None:
+            self._history.woken(key, trigger)
+
+    def _settle_success(self, key: str, result: Result) -> str:
         queue = self._queue
         priority = queue.priority_of(key) if result.priority is None else result.priority
         if result.requeue:
             self._limited_requeues += 1
             queue.add_with(key, priority=priority, rate_limited=True)
-            return
+            self._will_come_again(key, REQUEUE)
+            return "requeue"
         queue.forget(key)
         if result.requeue_after is None:
             self._successes += 1
-        else:
-            self._requeues += 1
-            queue.add_with(key, priority=priority, after=max(0.0, result.requeue_after))
+            return SUCCESS
+        self._requeues += 1
+        queue.add_with(key, priority=priority, after=max(0.0, result.requeue_after))
+        self._will_come_again(key, REQUEUE)
+        return "requeue_after"
 
     def _count_unseen(self, key: str) -> None:
         primary = self.primary

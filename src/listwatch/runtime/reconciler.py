@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -16,10 +16,12 @@ from listwatch.objects import Object
 from listwatch.objects.resource_types import name_of_resource
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import ReconcileCaller, ReconcileFunction
+from listwatch.runtime.history import HISTORY_BYTES, History
 from listwatch.runtime.key_limits import KeyLimits
 from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, OwnWrites
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.reconcile_loop import ReconcileLoop
+from listwatch.runtime.reconcile_record import Trigger
 from listwatch.runtime.reconciler_options import PrimaryOptions, as_type
 from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
 from listwatch.runtime.sources import Feeds, KeySource, MapFunc, owner_keys
@@ -30,7 +32,12 @@ from listwatch.workqueue.rate_limiters import RateLimiter
 if TYPE_CHECKING:
     from listwatch.client.client import Client
     from listwatch.client.discovery import Resource
+    from listwatch.client.request_target import RequestTarget
     from listwatch.runtime.leading import LeadershipGuard
+
+
+_SHARED: Final = Trigger("Shared")
+_ENQUEUED: Final = Trigger("Enqueued")
 
 
 class NotStartedError(ListWatchError):
@@ -88,6 +95,7 @@ class Reconciler(Generic[T]):
         sync_timeout: seconds within which its caches must sync.
         own_writes_timeout: maximum seconds that a key waits until the caches have the writes of its
             last reconcile; None to reconcile it at once.
+        history_bytes: memory for the records of its last reconciles; 0 for none.
         clock: the time.
     """
 
@@ -105,6 +113,7 @@ class Reconciler(Generic[T]):
         hot_key_interval: float = 1.0,
         sync_timeout: float = 120.0,
         own_writes_timeout: float | None = OWN_WRITES_SECONDS,
+        history_bytes: int = HISTORY_BYTES,
         clock: Clock | None = None,
     ) -> None:
         if not name:
@@ -133,11 +142,23 @@ class Reconciler(Generic[T]):
             if own_writes_timeout is None
             else OwnWrites(name, self._used.values(), seconds=own_writes_timeout, clock=self._clock)
         )
+        #: What happened to its keys; None if switched off.
+        self.history = (
+            History(
+                self._used.values(),
+                _unknown if self._own_writes is None else self._own_writes.cached,
+                max_bytes=history_bytes,
+                clock=self._clock,
+            )
+            if history_bytes > 0
+            else None
+        )
         self._work = ReconcileLoop(
             name,
             self.queue,
             KeyLimits(hot_key_burst, hot_key_interval),
             self._own_writes,
+            self.history,
             concurrency=concurrency,
             timeout=timeout,
             clock=self._clock,
@@ -203,7 +224,7 @@ class Reconciler(Generic[T]):
         self._decode = checked(resource if isinstance(resource, type) else decode)
         self._primary = self._work.primary = self._use(selection, fields)
         self._primary.add_handler(
-            KeySource(self._put, None, predicates, self._work.remember_deleted), self.name
+            KeySource(word, self._put, None, predicates, self._work.remember_deleted), self.name
         )
         self._begin(self._primary)
         return self
@@ -263,7 +284,7 @@ class Reconciler(Generic[T]):
         word = name_of_resource(resource)
         selection = Selection(word, namespace, label_selector, field_selector)
         cache = self._use(selection, fields)
-        cache.add_handler(KeySource(self._put_own, map_func, predicates), self.name)
+        cache.add_handler(KeySource(word, self._put_own, map_func, predicates), self.name)
         self._begin(cache)
         return self
 
@@ -330,7 +351,7 @@ class Reconciler(Generic[T]):
         for key in {*known, *self._work.refused}:
             if wanted(key):
                 self._work.refused.pop(key, None)
-                self._put(key, LOW_PRIORITY)
+                self._put(key, LOW_PRIORITY, _SHARED)
 
     # --- While it runs ---
 
@@ -342,11 +363,11 @@ class Reconciler(Generic[T]):
         """
         here = _running_loop()
         if here is not None and self._loop in {None, here}:
-            self._put_own(key, priority)
+            self._put_own(key, priority, _ENQUEUED)
         elif self._loop is None:
             raise NotStartedError(f"reconciler {self.name} has not started")
         else:
-            self._loop.call_soon_threadsafe(self._put_own, key, priority)
+            self._loop.call_soon_threadsafe(self._put_own, key, priority, _ENQUEUED)
 
     def reset_backoff(self, key: str) -> None:
         """Forget the failures of a key, so that its next retry has the shortest delay.
@@ -554,19 +575,22 @@ class Reconciler(Generic[T]):
                 namespaced=owner.namespaced,
                 controllers_only=controllers_only,
             )
-            cache.add_handler(KeySource(self._put_own, map_func, predicates), self.name)
+            source = KeySource(cache.selection.resource, self._put_own, map_func, predicates)
+            cache.add_handler(source, self.name)
 
-    def _put(self, key: object, priority: int) -> None:
+    def _put(self, key: object, priority: int, trigger: Trigger) -> None:
         if not isinstance(key, str) or not key:
             raise TypeError(f"a key is a string like 'namespace/name', not {key!r}")
+        if self.history is not None and not self.queue.shutting_down:
+            self.history.woken(key, trigger)
         self.queue.add(key, priority=priority)
 
-    def _put_own(self, key: str, priority: int) -> None:
+    def _put_own(self, key: str, priority: int, trigger: Trigger) -> None:
         # With a fixed share, an object that is not cached belongs to another replica; it is not
         # gone. Nothing is lost: the key is queued when the object enters and leaves the cache.
         primary = self._primary
         if primary is None or primary.selection.shard is None or primary.holds(key):
-            self._put(key, priority)
+            self._put(key, priority, trigger)
 
     def _all_keys(self) -> Iterable[str]:
         return self._cache("").indexer.list_keys()
@@ -574,6 +598,10 @@ class Reconciler(Generic[T]):
     async def _learn_resources(self) -> None:
         if self._own_writes is not None and self._discovery is not None:
             await self._own_writes.begin(self._client, self._discovery.find)
+
+
+def _unknown(target: "RequestTarget") -> None:
+    """Find no cached object."""
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -1,36 +1,27 @@
 """Records the writes of a reconcile through the client."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from listwatch.client.request_target import RequestTarget, target_of, verb_of
 from listwatch.errors import DisconnectedError, FrameError, StatusError
 from listwatch.objects import Object, ObjectKey, decode_object
 
 if TYPE_CHECKING:
     from listwatch.client.client import Client
     from listwatch.client.config import Config
-    from listwatch.client.http import HTTP, Answer
+    from listwatch.client.http import HTTP, Answer, Body
+    from listwatch.runtime.reconcile_record import ReconcileRecord
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Subresources that are not part of their object.
 _ASIDE: Final = frozenset({"token", "log", "exec", "attach", "portforward", "proxy"})
-
-
-class WriteTarget(NamedTuple):
-    """The target of a request."""
-
-    group: str
-    version: str
-    plural: str
-    namespace: str
-    name: str
-    subresource: str
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -46,7 +37,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         is_lost: the response was lost, so it is unknown what was written.
     """
 
-    target: WriteTarget
+    target: RequestTarget
     uid: str = ""
     resource_version: str = ""
     answer: bytes = b""
@@ -55,7 +46,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     is_lost: bool = False
 
     @classmethod
-    def of(cls, target: WriteTarget, obj: Object) -> "Write":
+    def of(cls, target: RequestTarget, obj: Object) -> "Write":
         """Return the write whose result is this object."""
         return cls(
             target=target._replace(name=obj.name),
@@ -78,11 +69,13 @@ class Write(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 class Recording:
     """The writes of a reconcile until its end; tasks that it started may continue for ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, record: "ReconcileRecord | None" = None) -> None:
         #: In order.
         self.writes: list[Write] = []
         #: The objects that it has read as another type, by uid and version.
         self.reads: dict[tuple[str, str], Object] = {}
+        #: Gets every request; None for none.
+        self.record = record
         self.is_over = False
 
     def end(self) -> list[Write]:
@@ -96,9 +89,13 @@ class Recording:
 _recording: ContextVar[Recording | None] = ContextVar("own_writes", default=None)
 
 
-def record() -> Recording:
-    """Record the writes that this task, and tasks it starts later, send through `recorded`."""
-    recording = Recording()
+def record(requests: "ReconcileRecord | None" = None) -> Recording:
+    """Record the writes that this task, and tasks it starts later, send through `recorded`.
+
+    Args:
+        requests: also gets every request.
+    """
+    recording = Recording(requests)
     _recording.set(recording)
     return recording
 
@@ -140,7 +137,6 @@ def recorded(client: "Client") -> "Client":
 class _RecordingHTTP:
     def __init__(self, http: "HTTP") -> None:
         self._http = http
-        self.stream = http.stream
 
     @property
     def config(self) -> "Config":  # asked for by each request, and faster than by name
@@ -152,19 +148,63 @@ class _RecordingHTTP:
     async def request(
         self, method: str, path: str, query: Iterable[tuple[str, str]] = (), **options: Any
     ) -> "Answer":
-        recording = None if method in _READS else _recording.get()
+        recording = _recording.get()
         if recording is None or recording.is_over:
             return await self._http.request(method, path, query, **options)
-        writes = recording.writes
         query = list(query)
-        body = options.get("body")
         target = target_of(path)
+        story = recording.record
+        if story is None or target is None:
+            return await self._send(recording, target, method, path, query, options)
+        verb = verb_of(method, target, query, options.get("content_type", ""))
+        sent = story.begin_request(verb, target)
+        try:
+            answer = await self._send(recording, target, method, path, query, options)
+        except BaseException as error:
+            story.fail_request(sent, error)
+            raise
+        story.end_request(sent, answer.status, answer.body)
+        return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, query: Iterable[tuple[str, str]] = (), **options: Any
+    ) -> "AsyncIterator[Body]":
+        recording, query = _recording.get(), list(query)
+        story = None if recording is None or recording.is_over else recording.record
+        target = target_of(path)
+        if story is None or target is None:
+            async with self._http.stream(path, query, **options) as body:
+                yield body
+            return
+        sent = story.begin_request(verb_of("GET", target, query), target)
+        try:
+            async with self._http.stream(path, query, **options) as body:
+                yield body
+        except BaseException as error:
+            story.fail_request(sent, error)
+            raise
+        story.end_request(sent, 200, b"")
+
+    async def _send(
+        self,
+        recording: Recording,
+        target: RequestTarget | None,
+        method: str,
+        path: str,
+        query: list[tuple[str, str]],
+        options: dict[str, Any],
+    ) -> "Answer":
+        """Send a request; record what it writes."""
+        body = options.get("body")
         if (
-            target is None
+            method in _READS
+            or target is None
             or target.subresource in _ASIDE
             or _is_dry(method, target.subresource, query, body)
         ):
             return await self._http.request(method, path, query, **options)
+        writes = recording.writes
         try:
             answer = await self._http.request(method, path, query, **options)
         except (DisconnectedError, TimeoutError, FrameError, asyncio.CancelledError) as error:
@@ -177,24 +217,6 @@ class _RecordingHTTP:
             raise
         writes += _written(method, target, body, answer.body)
         return answer
-
-
-def target_of(path: str) -> WriteTarget | None:
-    """Return the target of a request's path; None if it is not a resource."""
-    _, root, *parts = path.split("/")
-    if "%" in path:
-        parts = [unquote(part) for part in parts]
-    if root == "apis" and len(parts) > 2:
-        group, version, *rest = parts
-    elif root == "api" and len(parts) > 1:
-        group, (version, *rest) = "", parts
-    else:
-        return None
-    namespace = ""
-    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
-        namespace, rest = rest[1], rest[2:]
-    plural, name, subresource, *_ = [*rest, "", ""]
-    return WriteTarget(group, version, plural, namespace, name, subresource)
 
 
 class _Options(msgspec.Struct):
@@ -220,7 +242,7 @@ def _is_dry(
     return options is not None and bool(options.dryRun)
 
 
-def _lost(method: str, target: WriteTarget, body: bytes | None) -> Write:
+def _lost(method: str, target: RequestTarget, body: bytes | None) -> Write:
     if method == "POST" and not target.name and body is not None:
         target = target._replace(name=_named(body).metadata.name or "")
     return Write(target=target, is_lost=True, is_deletion=method == "DELETE")
@@ -260,7 +282,7 @@ class _Deleted(msgspec.Struct):
     items: list[_Named] | None = None
 
 
-def _written(method: str, target: WriteTarget, body: bytes | None, answer: bytes) -> list[Write]:
+def _written(method: str, target: RequestTarget, body: bytes | None, answer: bytes) -> list[Write]:
     if method == "DELETE":
         return _deleted(target, answer) if target.name else _deleted_all(target, answer)
     if target.subresource == "eviction":
@@ -286,7 +308,7 @@ def _written(method: str, target: WriteTarget, body: bytes | None, answer: bytes
     ]
 
 
-def _is_gone(target: WriteTarget, meta: _Metadata, answer: bytes) -> bool:
+def _is_gone(target: RequestTarget, meta: _Metadata, answer: bytes) -> bool:
     """Return whether an update has removed the last finalizer of a terminating object.
 
     The server then deletes the object, but its answer has the version of the previous state.
@@ -298,14 +320,14 @@ def _is_gone(target: WriteTarget, meta: _Metadata, answer: bytes) -> bool:
     )
 
 
-def _deleted(target: WriteTarget, answer: bytes) -> list[Write]:
+def _deleted(target: RequestTarget, answer: bytes) -> list[Write]:
     named = _named(answer)
     details = named.details or _Details()
     uid = details.uid if named.kind == "Status" else named.metadata.uid
     return [Write(target=target, uid=uid or "", is_deletion=True)]
 
 
-def _deleted_all(target: WriteTarget, answer: bytes) -> list[Write]:
+def _deleted_all(target: RequestTarget, answer: bytes) -> list[Write]:
     try:
         items = msgspec.json.decode(answer, type=_Deleted).items
     except (msgspec.MsgspecError, RecursionError):

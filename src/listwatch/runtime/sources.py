@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from listwatch.backoff import STREAM
 from listwatch.cache.deltas import Item
@@ -12,10 +12,13 @@ from listwatch.clock import Clock
 from listwatch.objects import Object, ObjectKey, OwnerReference
 from listwatch.printable import printable
 from listwatch.runtime.predicates import Predicate
+from listwatch.runtime.reconcile_record import Trigger
 from listwatch.workqueue.priority_queue import LOW_PRIORITY
 
-#: Takes a key and its priority.
-Enqueue: TypeAlias = Callable[[str, int], object]
+#: Takes a key, its priority, and what woke it.
+Enqueue: TypeAlias = Callable[[str, int, Trigger], object]
+_TIMER: Final = Trigger("Timer")
+_STREAM: Final = Trigger("Stream")
 #: Returns the keys to reconcile because of an object.
 MapFunc: TypeAlias = Callable[[Object], Iterable[str]]
 
@@ -28,6 +31,7 @@ class KeySource:
     wakes both.
 
     Args:
+        resource: the resource, for the triggers.
         enqueue: receives the keys.
         map_func: returns the keys of an object; None for its own.
         predicates: all must accept a change.
@@ -36,11 +40,13 @@ class KeySource:
 
     def __init__(
         self,
+        resource: str,
         enqueue: Enqueue,
         map_func: MapFunc | None,
         predicates: Sequence[Predicate],
         gone: Callable[[str], object] | None = None,
     ) -> None:
+        self._resource = resource
         self._enqueue = enqueue
         self._map = map_func
         self._predicates = predicates
@@ -49,13 +55,18 @@ class KeySource:
     def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001 - required by the protocol
         """Queue the keys of a new object."""
         if self._passes(Added(obj, is_in_initial_list)):
-            self._put([obj], LOW_PRIORITY if is_in_initial_list else 0)
+            if is_in_initial_list:
+                self._put([obj], LOW_PRIORITY, "Listed")
+            else:
+                self._put([obj], 0, "Added")
 
     def on_update(self, old: Object, new: Object) -> None:
         """Queue the keys of both states."""
         if self._passes(Updated(old, new, is_resync=old is new)):
-            same = old.resource_version == new.resource_version
-            self._put([new] if old is new else [old, new], LOW_PRIORITY if same else 0)
+            if old.resource_version == new.resource_version:
+                self._put([new] if old is new else [old, new], LOW_PRIORITY, "Resync")
+            else:
+                self._put([old, new], 0, "Updated")
 
     def on_delete(self, obj: Item) -> None:
         """Queue the keys of an object's last state."""
@@ -64,27 +75,31 @@ class KeySource:
         if not self._passes(Deleted(obj)):
             return
         if self._map is None:
-            self._enqueue(obj.key, 0)
+            last = last_state(obj)
+            version = "" if last is None else last.resource_version
+            self._enqueue(obj.key, 0, Trigger("Deleted", self._resource, obj.key, version))
         elif (last := last_state(obj)) is not None:
-            self._put([last], 0)
+            self._put([last], 0, "Deleted")
 
     def _passes(self, change: Change) -> bool:
         return all(predicate(change) for predicate in self._predicates)
 
-    def _put(self, states: Iterable[Object], priority: int) -> None:
+    def _put(self, states: Sequence[Object], priority: int, change: str) -> None:
+        newest = states[-1]
+        own = newest.key
+        trigger = Trigger(change, self._resource, own, newest.resource_version)
         if self._map is None:
-            keys = {obj.key for obj in states}
-        else:
-            keys = {key for obj in states for key in _keys(self._map(obj))}
-        for key in keys:
-            self._enqueue(key, priority)
+            self._enqueue(own, priority, trigger)
+            return
+        for key in {key for obj in states for key in _keys(self._map(obj))}:
+            self._enqueue(key, priority, trigger)
 
 
 class Feeds:
     """Timers and streams that put keys into a queue, in a task group once there is one.
 
     Args:
-        put: receives the keys and their priority.
+        put: receives the keys, their priority and what woke them.
         report: called with exceptions of timers and streams, and a description.
         clock: the time.
     """
@@ -143,7 +158,7 @@ class Feeds:
             await self._clock.sleep(seconds)
             try:
                 for key in keys():
-                    self._put(key, LOW_PRIORITY)
+                    self._put(key, LOW_PRIORITY, _TIMER)
             except Exception as error:  # noqa: BLE001 - reported; the next try may succeed
                 self._report(printable(f"the keys of a timer: {error}"), error)
 
@@ -153,7 +168,7 @@ class Feeds:
             try:
                 async for key in stream():
                     failures = 0
-                    self._put(key, 0)
+                    self._put(key, 0, _STREAM)
             except Exception as error:  # noqa: BLE001 - reported, and retried below
                 self._report(printable(f"a stream of events failed: {error}"), error)
             await self._clock.sleep(STREAM.delay(failures))

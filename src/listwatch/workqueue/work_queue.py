@@ -137,6 +137,8 @@ class WorkQueue(Generic[K]):
         self._drainers: deque[asyncio.Future[bool]] = deque()
         self._shutting_down = False
         self._yielded_at = self._now()
+        #: The seconds from due until taken of the item taken last.
+        self.last_wait = 0.0
         self._adds = 0
         self._retries = 0
         self._queue_duration = Histogram()
@@ -214,6 +216,13 @@ class WorkQueue(Generic[K]):
     def num_requeues(self, item: K) -> int:
         """Return the item's failures since the last `forget`, as counted by the rate limiter."""
         return self._rate_limiter.num_requeues(item)
+
+    def due_in(self, item: K) -> float | None:
+        """Return the seconds until a queued item is due, 0 or less if it is; None if not queued."""
+        if (since := self._dirty.get(item)) is not None:
+            return since - self._now()
+        entry = self._waiting.get(item)
+        return None if entry is None else entry[0] - self._now()
 
     # Working
 
@@ -379,7 +388,8 @@ class WorkQueue(Generic[K]):
             raise RuntimeError(
                 f"{item!r} was changed while it was queued: queue immutable keys"
             ) from None
-        self._queue_duration.observe(now - due_since)
+        self.last_wait = wait = now - due_since
+        self._queue_duration.observe(wait)
         self._processing[item] = now
         return item
 

@@ -1,0 +1,211 @@
+"""What happened to the keys of a reconciler: the records of the last reconciles of each key."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from listwatch.clock import Clock
+from listwatch.runtime.reconcile_context import ReconcileContext
+from listwatch.runtime.reconcile_record import (
+    REQUEUE,
+    RETRY,
+    CacheVersion,
+    ReconcileRecord,
+    Trigger,
+    place_of,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    from listwatch.client.request_target import RequestTarget
+    from listwatch.objects import Object
+    from listwatch.runtime.caches import Cache
+
+#: Maximum records of one key.
+RECORDS_PER_KEY: Final = 10
+#: Maximum records of a reconciler's last failures.
+MAX_FAILURES: Final = 50
+#: Bytes for the records of one reconciler.
+HISTORY_BYTES: Final = 8 * 2**20
+#: From this many reconciles in a row that a key's own writes woke, it counts as hot.
+HOT_WAKES: Final = 5
+
+
+class KeyHistory:
+    """The last reconciles of one key, oldest first."""
+
+    __slots__ = ("own_wakes", "records", "size", "total")
+
+    def __init__(self) -> None:
+        self.records: deque[ReconcileRecord] = deque()
+        #: The number of reconciles in a row that the key's own writes woke.
+        self.own_wakes = 0
+        #: The number of all reconciles, including dropped ones.
+        self.total = 0
+        self.size = 0
+
+    def drop_states(self) -> int:
+        """Forget the states of written objects; return the number of bytes freed."""
+        freed = sum(record.drop_states() for record in self.records)
+        self.size -= freed
+        return freed
+
+
+class History:
+    """Records the reconciles of a reconciler, in bounded memory. For one event loop.
+
+    If the records need more bytes than allowed, those of the keys that were reconciled longest ago
+    are dropped first; then, of keys in trouble, the states of written objects, and last the keys.
+
+    Args:
+        caches: its caches; more may be added.
+        find: returns the cached object that a request is about.
+        max_bytes: limit of the records' approximate size.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        caches: "Iterable[Cache]",
+        find: "Callable[[RequestTarget], Object | None]",
+        *,
+        max_bytes: int = HISTORY_BYTES,
+        clock: Clock,
+    ) -> None:
+        self._caches = caches
+        self._find = find
+        self._max_bytes = max_bytes
+        self._clock = clock
+        # The first trigger of each key in the queue; the number of further ones and the last one.
+        self._first: dict[str, Trigger] = {}
+        self._merged: dict[str, tuple[int, Trigger]] = {}
+        self._quiet: OrderedDict[str, KeyHistory] = OrderedDict()
+        self._troubled: OrderedDict[str, KeyHistory] = OrderedDict()
+        #: The approximate size of all records.
+        self.size = 0
+        #: The last failed reconciles, oldest first.
+        self.failures: deque[ReconcileRecord] = deque(maxlen=MAX_FAILURES)
+        #: The reconciles that run now, by key.
+        self.running: dict[str, ReconcileRecord] = {}
+
+    # --- Input ---
+
+    def woken(self, key: str, trigger: Trigger) -> None:
+        """Record that a key was put into the queue."""
+        first = self._first.get(key)
+        if first is None or first is RETRY or first is REQUEUE:
+            self._first[key] = trigger  # a change comes before the time of a retry
+        elif trigger is not RETRY and trigger is not REQUEUE:
+            number, _ = self._merged.get(key, (0, None))
+            self._merged[key] = (number + 1, trigger)
+
+    def forget(self, key: str) -> None:
+        """Drop the triggers of a key that is not reconciled here."""
+        self._first.pop(key, None)
+        self._merged.pop(key, None)
+
+    def begin(self, context: ReconcileContext, waited: float, now: float) -> ReconcileRecord:
+        """Record the start of a reconcile.
+
+        Args:
+            context: identifies it.
+            waited: seconds in the queue, from due until taken.
+            now: the monotonic time.
+        """
+        key = context.key
+        trigger = self._first.pop(key, None)
+        merged, newest = self._merged.pop(key, (0, None))
+        last = newest or trigger
+        wakes_itself = False
+        if last is not None and last.version:
+            known = self._quiet.get(key) or self._troubled.get(key)
+            if known is not None:
+                wakes_itself = last.version in known.records[-1].written
+        record = self.running[key] = ReconcileRecord(
+            id=context.id,
+            key=key,
+            attempt=context.attempt,
+            began=now,
+            waited=waited,
+            trigger=trigger,
+            newest=newest,
+            merged=merged,
+            wakes_itself=wakes_itself,
+            caches=[CacheVersion(cache.name, cache.version) for cache in self._caches],
+            now=self._clock.now,
+            find=self._find,
+        )
+        return record
+
+    def end(
+        self,
+        record: ReconcileRecord,
+        now: float,
+        result: str,
+        error: BaseException | None = None,
+        next_in: float | None = None,
+    ) -> None:
+        """Record the end of a reconcile.
+
+        Args:
+            record: what `begin` returned.
+            now: the monotonic time.
+            result: as in the record.
+            error: the exception of a failed one.
+            next_in: seconds until the next try.
+        """
+        key = record.key
+        record.seconds = now - record.began
+        record.result = result
+        record.next_in = next_in
+        if error is not None:
+            record.error = words_of(error)
+            record.place = place_of(error)
+            self.failures.append(record)
+        self.running.pop(key, None)
+        known = self._quiet.pop(key, None) or self._troubled.pop(key, None) or KeyHistory()
+        known.total += 1
+        known.own_wakes = known.own_wakes + 1 if record.wakes_itself else 0
+        known.records.append(record)
+        size = record.size
+        if len(known.records) > RECORDS_PER_KEY:
+            dropped = known.records.popleft()
+            size -= dropped.size
+            dropped.drop_states()  # `failures` may keep it
+        known.size += size
+        self.size += size
+        is_in_trouble = record.error or known.own_wakes >= HOT_WAKES
+        (self._troubled if is_in_trouble else self._quiet)[key] = known
+        if self.size > self._max_bytes:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self._quiet and self.size > self._max_bytes:
+            self._drop(self._quiet.popitem(last=False)[1])
+        for known in self._troubled.values():
+            if self.size <= self._max_bytes:
+                return
+            self.size -= known.drop_states()
+        while self._troubled and self.size > self._max_bytes:
+            self._drop(self._troubled.popitem(last=False)[1])
+
+    def _drop(self, known: KeyHistory) -> None:
+        self.size -= known.size
+        known.drop_states()  # `failures` may keep a record
+
+    # --- Output ---
+
+    def of(self, key: str) -> KeyHistory | None:
+        """Return what is known about a key; None if nothing is, any more."""
+        return self._quiet.get(key) or self._troubled.get(key)
+
+    def waking(self, key: str) -> tuple[Trigger | None, int]:
+        """Return the first trigger of a key in the queue, and the number of further ones."""
+        return self._first.get(key), self._merged.get(key, (0, None))[0]
+
+    def troubled(self) -> Iterator[tuple[str, KeyHistory]]:
+        """Yield the keys in trouble, and their histories."""
+        yield from list(self._troubled.items())
+
+    def __len__(self) -> int:
+        return len(self._quiet) + len(self._troubled)
