@@ -294,6 +294,9 @@ async def test_the_endpoints_tell_health_readiness_and_figures(
     assert values["controller_runtime_reconcile_total", "maps", "success"] >= 1
     assert values["workqueue_adds_total", "maps"] >= 1
     assert values["listwatch_cache_objects", "configmaps in default"] >= 1
+    host = server.url.removeprefix("http://")
+    requests = "rest_client_requests_total"
+    assert values[requests, "200", "GET", host, "WATCH", "configmaps"] >= 1
     assert problems(families) == []
 
 

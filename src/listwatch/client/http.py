@@ -31,6 +31,7 @@ from listwatch.client.connections import MAX_WORDS, Connections, Pool, Response
 from listwatch.client.credentials import user_agent
 from listwatch.client.prober import Prober
 from listwatch.client.proxy import proxy_for
+from listwatch.client.request_statistics import NO_RESPONSE, RequestStatistics
 from listwatch.client.tls import make_ssl_context
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError, DisconnectedError, FrameError, StatusError
@@ -156,6 +157,8 @@ class HTTP:
         proxy = "" if self._unix_socket else proxy_for(config, self._base, os.environ)
         self._proxy = proxy
         self._hooks = tuple(hooks)
+        #: Counts and times the requests.
+        self.statistics = RequestStatistics(urlsplit(self._base).netloc)
         self._bucket = (
             TokenBucket(config.qps, config.burst, clock=self._clock) if config.qps > 0 else None
         )
@@ -270,7 +273,10 @@ class HTTP:
         watch: bool = False,
         prompt: bool = False,
     ) -> AsyncIterator[Response]:
-        text = urlencode(list(query))
+        query = list(query)
+        statistics, now = self.statistics, self._clock.now
+        kind = statistics.kind(method, path, query, content_type)
+        text = urlencode(query)
         url = f"{self._base}{path}{'?' if text else ''}{text}"
         headers = [*self._headers, ("Accept", accept)]
         headers.append(
@@ -282,7 +288,9 @@ class HTTP:
         while True:
             credentials = await self._auth.credentials()
             if self._bucket is not None:
+                asked = now()
                 await self._bucket.accept()
+                statistics.waited(kind, now() - asked)
             pool = await self._connections(credentials.certificate)
             sent = Request(method=method, path=path, headers=list(headers))
             async with pool.used(), AsyncExitStack() as stack:
@@ -293,19 +301,31 @@ class HTTP:
                     self._check_secrecy()
                     self._check_header("Authorization", credentials.authorization)
                     authorized = [*authorized, ("Authorization", credentials.authorization)]
-                response = await stack.enter_async_context(
-                    pool.stream(url, authorized, watch=watch, prompt=prompt)
-                    if stream
-                    else pool.request(method, url, authorized, body)
-                )
+                began = now()
+                try:
+                    response = await stack.enter_async_context(
+                        pool.stream(url, authorized, watch=watch, prompt=prompt)
+                        if stream
+                        else pool.request(method, url, authorized, body)
+                    )
+                except Exception:
+                    statistics.count(kind, NO_RESPONSE)
+                    raise
                 sent.status = response.status
+                statistics.count(kind, str(response.status))
+                if stream:
+                    statistics.took(kind, now() - began)
                 if response.status < 300 and _media_type(response) == "text/html":
                     await self._check_no_page(f"{method} {path}", response, credentials)
                 if response.status < 300:
                     self._log_warnings(response, credentials)
                     yield response
+                    if not stream:
+                        statistics.took(kind, now() - began)
                     return
                 error = await self._refusal(response, method, credentials)
+                if not stream:
+                    statistics.took(kind, now() - began)
             if response.status == 401 and not retried and await self._auth.renew(credentials):
                 retried = True
                 continue

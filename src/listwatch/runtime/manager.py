@@ -584,6 +584,7 @@ class Manager(DeclaresWebhooks):
             caches=lambda: self._caches,
             election=lambda: None if self._elector is None else self._elector.statistics(),
             events=lambda: None if self._recorder is None else self._recorder.statistics(),
+            requests=lambda: None if self._plain is None else self._plain.http.statistics,
             others=lambda: itertools.chain(
                 webhook_metrics(self.webhooks.statistics()) if self.webhooks else (),
                 (metric for collect in self._metrics for metric in collect()),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from listwatch.client.request_statistics import RequestStatistics
 from listwatch.runtime.caches import Cache
 from listwatch.runtime.candidate import LeaderElectionStatistics
 from listwatch.runtime.events import EventRecorderStatistics
@@ -35,6 +36,7 @@ class Measured(msgspec.Struct, frozen=True):
     caches: Callable[[], Iterable[Cache]]
     election: Callable[[], LeaderElectionStatistics | None]
     events: Callable[[], EventRecorderStatistics | None]
+    requests: Callable[[], RequestStatistics | None] = lambda: None
     others: Callable[[], Iterable["Metric"]] = tuple
 
 
@@ -68,6 +70,8 @@ def collect(parts: Measured) -> Iterator["Metric"]:
     yield from _own_writes_metrics(reconcilers)
     yield from _cache_metrics(list(parts.caches()))
     yield from _other_metrics(parts.election(), parts.events())
+    if (requests := parts.requests()) is not None:
+        yield from requests.metrics()
     yield from parts.others()
 
 
