@@ -296,7 +296,7 @@ async def test_the_endpoints_tell_health_readiness_and_figures(
     assert values["listwatch_cache_objects", "configmaps in default"] >= 1
     host = server.url.removeprefix("http://")
     requests = "rest_client_requests_total"
-    assert values[requests, "200", "GET", host, "WATCH", "configmaps"] >= 1
+    assert values[requests, "200", host, "GET", "configmaps", "WATCH"] >= 1
     assert problems(families) == []
 
 
