@@ -1,14 +1,18 @@
 """The webhooks of a manager, called by the embedded server over TLS."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
 from listwatch import Client
+from listwatch.apiserver import EmbeddedAPIServer
+from listwatch.apiserver.webhooks.client import Endpoint, WebhookCallError
+from listwatch.clock import FakeClock
 from listwatch.errors import InvalidError, StatusError
 from listwatch.resources import ObjectMeta, definition
 from listwatch.runtime import Manager
@@ -192,3 +196,49 @@ def test_two_hooks_can_not_have_one_name() -> None:
 
     with pytest.raises(Exception, match="a webhook check already exists: give another name="):
         app.mutate(Website, name="check")(lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("refusing", "connect: connection refused"),
+        ("garbage", "couldn't get version/kind"),
+        ("expired", "x509: certificate has expired or is not yet valid"),
+    ],
+)
+async def test_webhooks_that_fail_refuse_requests_until_they_are_healed(
+    server: APIServer, client: Client, how: Any, words: str
+) -> None:
+    async with manager(server, health_port=None):
+        server.fail_webhooks(how)
+        with pytest.raises(StatusError, match=words) as refused:
+            await client.create(website("a"))
+        assert refused.value.code == 500
+        server.heal_webhooks()
+        assert (await client.create(website("a"))).metadata.labels == {"team": "unknown"}
+
+
+async def test_slow_webhooks_run_into_their_time_limit_or_answer_once_healed() -> None:
+    clock = FakeClock()
+    server = EmbeddedAPIServer(clock=clock)
+    hooks = server._webhooks
+    endpoint = Endpoint("https://127.0.0.1:1/slow")
+    hooks.misbehave("slow")
+    first = asyncio.create_task(hooks.post(endpoint, b"{}", 10))
+    await clock.advance(9.9)
+    assert not first.done()
+    await clock.advance(0.2)
+    with pytest.raises(WebhookCallError, match="context deadline exceeded"):
+        await first
+    second = asyncio.create_task(hooks.post(endpoint, b"{}", 10))
+    await clock.settle()
+    hooks.misbehave(None)
+    with pytest.raises(WebhookCallError, match="connection refused"):
+        await second
+    await hooks.close()
+    server.close()
+
+
+def test_an_unknown_way_to_fail_is_refused() -> None:
+    with APIServer() as server, pytest.raises(ValueError, match="Invalid enum value 'lazy'"):
+        server.fail_webhooks(cast("Any", "lazy"))

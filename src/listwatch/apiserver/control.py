@@ -9,6 +9,7 @@ from aiohttp.web_response import Response, StreamResponse
 
 from listwatch.apiserver.bootstrap.objects import create_missing
 from listwatch.apiserver.http.faults import Fault
+from listwatch.apiserver.webhooks.client import Misbehaviour
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,10 @@ class _Service(msgspec.Struct, forbid_unknown_fields=True):
     port: int
 
 
+class _Webhooks(msgspec.Struct, forbid_unknown_fields=True):
+    how: Misbehaviour | None = None
+
+
 class _Node(msgspec.Struct, forbid_unknown_fields=True):
     name: str
 
@@ -71,6 +76,7 @@ class Control:
             "create": self._create,
             "cut-watches": self._cut_watches,
             "fail-pods": self._fail_pods,
+            "fail-webhooks": self._fail_webhooks,
             "faults": self._faults,
             "heal-pods": self._heal_pods,
             "in-flight": self._in_flight,
@@ -172,6 +178,10 @@ class Control:
         if given.name.count("/") != 1:
             raise ValueError(f"a service is named NAMESPACE/NAME, not {given.name}")
         self._server.add_service(given.name, given.host, given.port)
+        return {}
+
+    def _fail_webhooks(self, body: bytes) -> object:
+        self._server.fail_webhooks(_read(body, _Webhooks).how)
         return {}
 
     def _snapshot(self, _: bytes) -> object:

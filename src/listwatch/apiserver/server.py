@@ -37,7 +37,7 @@ from listwatch.apiserver.storage.cluster import StoredCluster, StoredConfigurati
 from listwatch.apiserver.storage.registry import Registry
 from listwatch.apiserver.storage.store import Entry, Snapshot, Storage, StorageStatistics
 from listwatch.apiserver.user import User
-from listwatch.apiserver.webhooks.client import Services, WebhookClient
+from listwatch.apiserver.webhooks.client import Misbehaviour, Services, WebhookClient
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
 from listwatch.schema.facts import ANY, facts
@@ -241,6 +241,10 @@ class EmbeddedAPIServer:
         if found is None and self._more_services is not None:
             return self._more_services(namespace, name, port)
         return found
+
+    def fail_webhooks(self, how: Misbehaviour | None) -> None:
+        """Let calls of all webhooks fail in this way from now on; None ends that."""
+        self._webhooks.misbehave(how)
 
     def add_service(self, name: str, host: str, port: int) -> None:
         """Set the address of a webhook's service, named `NAMESPACE/NAME`."""

@@ -25,6 +25,7 @@ from listwatch.apiserver.control import Control
 from listwatch.apiserver.http.faults import Fault
 from listwatch.apiserver.http.request_log import RecordedRequest
 from listwatch.apiserver.server import EmbeddedAPIServer
+from listwatch.apiserver.webhooks.client import Misbehaviour
 from listwatch.apiserver.workloads.failures import PodFailure
 from listwatch.apiserver.workloads.options import Workloads
 from listwatch.client.client import Client
@@ -325,6 +326,22 @@ class APIServer:
             ValueError: the name has another form.
         """
         self.control("service", {"name": name, "host": host, "port": port})
+
+    def fail_webhooks(self, how: Misbehaviour) -> None:
+        """Let calls of all webhooks fail from now on, until `heal_webhooks`.
+
+        Args:
+            how: "slow" webhooks do not answer before the time limit, "refusing" ones accept no
+                connection, "garbage" is what they answer, and "expired" is their certificate.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        self.control("fail-webhooks", {"how": how})
+
+    def heal_webhooks(self) -> None:
+        """Call webhooks again; slow calls continue."""
+        self.control("fail-webhooks")
 
     def limit_in_flight(self, limit: int | None) -> None:
         """Answer requests beyond a limit with 429, like a real server's flow control.

@@ -11,7 +11,7 @@ import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -24,6 +24,9 @@ from listwatch.schema.causes import go_quoted
 
 #: Returns a service's host and port; None if unknown.
 Services = Callable[[str, str, int], tuple[str, int] | None]
+
+#: How all webhooks can be made to misbehave, for tests.
+Misbehaviour = Literal["slow", "refusing", "garbage", "expired"]
 
 #: Maximum response size, in bytes.
 ANSWER_LIMIT = 16 * 1024 * 1024
@@ -101,6 +104,21 @@ class WebhookClient:
         self._clock = clock
         self._services = services
         self._sessions: OrderedDict[tuple[str, str], aiohttp.ClientSession] = OrderedDict()
+        self._misbehaviour: Misbehaviour | None = None
+        self._behaves = asyncio.Event()
+
+    def misbehave(self, how: Misbehaviour | None) -> None:
+        """Fail all calls from now on as if the webhooks did; None ends that.
+
+        Args:
+            how: "slow" webhooks do not answer, "refusing" ones accept no connection, "garbage" is
+                no review, and "expired" is their certificate.
+        """
+        self._misbehaviour = how
+        if how is None:
+            self._behaves.set()
+        else:
+            self._behaves.clear()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -126,6 +144,11 @@ class WebhookClient:
         call = _Call(self._session, self._services, endpoint)
         try:
             async with self._clock.timeout(seconds):
+                if self._misbehaviour is not None:
+                    call.show(url)
+                    if self._misbehaviour == "garbage":
+                        return b"\x00garbage"
+                    await self._suffer(call, self._misbehaviour)
                 return await call.send(url, body)
         except TimeoutError:
             raise WebhookCallError(call.failed("context deadline exceeded")) from None
@@ -136,6 +159,15 @@ class WebhookClient:
             ) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise WebhookCallError(call.failed(_words(error, call.host))) from None
+
+    async def _suffer(self, call: "_Call", how: Misbehaviour) -> None:
+        if how == "expired":
+            words = f"tls: failed to verify certificate: {_CERTIFICATE_WORDS[10]}"
+            raise WebhookCallError(call.failed(words))
+        if how == "refusing":
+            words = f"dial tcp {call.address}: connect: connection refused"
+            raise WebhookCallError(call.failed(words))
+        await self._behaves.wait()
 
     async def _session(self, authority: str, name: str) -> aiohttp.ClientSession:
         key = (authority, name)
@@ -186,6 +218,18 @@ class _Call:
         self._redirects_as_get = True
         #: the host of the connection
         self.host = ""
+
+    def show(self, url: str) -> None:
+        """Note the URL for messages."""
+        self._shown = url
+
+    @property
+    def address(self) -> str:
+        """Host and port of the webhook, or of the service in front of it."""
+        service = self._endpoint.service
+        found = None if service is None else self._services(*service)
+        host, port = (self._url.host, self._url.port) if found is None else found
+        return f"{host}:{port}"
 
     def failed(self, words: str) -> str:
         """Return an error message with the request that failed."""
