@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         check_definition,
         check_manifest,
     )
+    from listwatch.resources.conversion import ConversionError, Conversions
     from listwatch.resources.custom_resource import (
         Column,
         CustomResource,
@@ -65,6 +66,8 @@ __all__ = [
     "Conditions",
     "ConfigMapKeySelector",
     "Container",
+    "ConversionError",
+    "Conversions",
     "CustomResource",
     "Duration",
     "EmbeddedObject",
@@ -108,6 +111,7 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.resources.checking": (
             "UnknownVersionError check check_definition check_manifest"
         ),
+        "listwatch.resources.conversion": "ConversionError Conversions",
         "listwatch.resources.custom_resource": (
             "Column CustomResource Scale custom_resource_of definition resource rules"
         ),

@@ -67,30 +67,43 @@ def check_manifest(
     Raises:
         UnknownVersionError: the definition does not serve the object's version and kind.
     """
-    resource = _resource_of(definition, obj)
-    if wrong := _wrong_type(obj.get("metadata") or {}, OBJECT_META, "metadata"):
-        return [wrong]
-    new, unknown = _stored(resource, obj)
-    if old is None:
-        causes = validate_create(resource, new)
-    else:
-        before, _ = _stored(resource, old)
-        causes = validate_update(resource, new, before)
-    return [*unknown, *map(_problem, causes)]
+    return Checker(definition).check(obj, old)
 
 
-def _resource_of(definition: Mapping[str, Any], obj: Mapping[str, Any]) -> APIResource:
-    completed: dict[str, Any] = copy.deepcopy(dict(definition))
-    default_definition(completed)
-    served = resources_of(completed)
-    for resource in served:
-        if (resource.api_version, resource.kind) == (obj.get("apiVersion"), obj.get("kind")):
-            return resource
-    names = ", ".join(f"{one.api_version} {one.kind}" for one in served) or "nothing"
-    raise UnknownVersionError(
-        f"{obj.get('apiVersion')} {obj.get('kind')} is not served by the definition, "
-        f"which has {names}"
-    )
+class Checker:
+    """Checks many objects of a definition, which is read once.
+
+    Args:
+        definition: the manifest of a definition that a server accepts.
+    """
+
+    def __init__(self, definition: Mapping[str, Any]) -> None:
+        completed: dict[str, Any] = copy.deepcopy(dict(definition))
+        default_definition(completed)
+        self._served = resources_of(completed)
+
+    def check(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> list[Problem]:
+        """Return the problems of an object; see `check_manifest`."""
+        resource = self._resource_of(obj)
+        if wrong := _wrong_type(obj.get("metadata") or {}, OBJECT_META, "metadata"):
+            return [wrong]
+        new, unknown = _stored(resource, obj)
+        if old is None:
+            causes = validate_create(resource, new)
+        else:
+            before, _ = _stored(resource, old)
+            causes = validate_update(resource, new, before)
+        return [*unknown, *map(_problem, causes)]
+
+    def _resource_of(self, obj: Mapping[str, Any]) -> APIResource:
+        for resource in self._served:
+            if (resource.api_version, resource.kind) == (obj.get("apiVersion"), obj.get("kind")):
+                return resource
+        names = ", ".join(f"{one.api_version} {one.kind}" for one in self._served) or "nothing"
+        raise UnknownVersionError(
+            f"{obj.get('apiVersion')} {obj.get('kind')} is not served by the definition, "
+            f"which has {names}"
+        )
 
 
 def _stored(resource: APIResource, obj: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:

@@ -314,6 +314,10 @@ def _definition(versions: Sequence[CustomResource]) -> dict[str, Any]:
                     f"{versions[0].cls.__name__} and {other.cls.__name__} are no versions of one "
                     f"resource: their {field} is {mine!r} and {theirs!r}"
                 )
+    given_versions = [one.resource.version for one in versions]
+    for version in given_versions:
+        if given_versions.count(version) > 1:
+            raise ResourceTypeError(f"{first.kind}: two types have the version {version}")
     ordered = sorted(versions, key=lambda one: version_priority(one.resource.version), reverse=True)
     marked = [one for one in ordered if one.storage]
     served = [one for one in ordered if one.served and one.storage is None]

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
         named_server,
         named_udp_server,
     )
+    from listwatch.testing.round_trips import (
+        assert_round_trips,
+        manifests,
+    )
     from listwatch.testing.story import (
         Chapter,
         ChapterType,
@@ -84,10 +88,12 @@ __all__ = [
     "Workloads",
     "ask",
     "ask_udp",
+    "assert_round_trips",
     "compare",
     "eventually",
     "free_port",
     "make_service",
+    "manifests",
     "named_server",
     "named_udp_server",
     "pod",
@@ -108,6 +114,7 @@ __getattr__, __dir__ = lazy_names(
             "LoadBalancerConformance ask ask_udp free_port make_service "
             "named_server named_udp_server"
         ),
+        "listwatch.testing.round_trips": "assert_round_trips manifests",
         "listwatch.testing.story": "Chapter ChapterType Comparison Gap compare",
         "listwatch.testing.waiting": "eventually",
         "listwatch.testing.webhook_server": "WebhookServer",

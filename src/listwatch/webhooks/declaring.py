@@ -1,7 +1,17 @@
 """The decorators with which a program declares its webhooks."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from listwatch.client.resource import Resource
 from listwatch.resources.problems import Problem
@@ -14,6 +24,9 @@ from listwatch.webhooks.hooks import (
 )
 from listwatch.webhooks.requests import AdmissionRequest, Operation
 from listwatch.webhooks.webhooks import Webhooks
+
+if TYPE_CHECKING:
+    from listwatch.resources.conversion import Conversions
 
 T = TypeVar("T")
 Found: TypeAlias = Iterable[Problem] | None
@@ -108,6 +121,26 @@ class DeclaresWebhooks:
             ConfigError: as for `validate`.
         """
         return _Mutating(self, resource, options, mutating=True)
+
+    def convert(self, conversions: "Conversions") -> None:
+        """Convert objects between the versions of a custom resource.
+
+        The running manager makes the definition call it; see `Conversions`.
+
+        Args:
+            conversions: of a definition that has none yet.
+
+        Raises:
+            ResourceTypeError: there is no way between two of the versions.
+            ConfigError: the definition has conversions already.
+        """
+        from listwatch.webhooks.conversion_hook import (  # noqa: PLC0415 - few programs convert
+            ConversionHook,
+        )
+
+        self._check_not_started()
+        conversions.check()
+        self.webhooks.add(ConversionHook(conversions), definition=conversions.name)
 
     def _check_not_started(self) -> None:
         """Raise a RuntimeError if it has started."""
