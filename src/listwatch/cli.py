@@ -37,8 +37,12 @@ _COMMANDS = {
         "Print the effective configuration and check the connection.",
     ),
     "crd": (
-        "listwatch.runtime.commands:crd_command",
+        "listwatch.runtime.packaging.commands:crd_command",
         "Print the CustomResourceDefinitions of a controller program.",
+    ),
+    "manifests": (
+        "listwatch.runtime.packaging.commands:manifests_command",
+        "Write everything that a controller program needs in a cluster.",
     ),
     "new": (
         "listwatch.runtime.commands:new_command",
@@ -49,7 +53,7 @@ _COMMANDS = {
         "Run a command for every change of a resource.",
     ),
     "rbac": (
-        "listwatch.runtime.commands:rbac_command",
+        "listwatch.runtime.packaging.commands:rbac_command",
         "Print the minimal RBAC manifests of a controller program.",
     ),
     "run": (

@@ -21,9 +21,9 @@ from listwatch.runtime.commands import (
     JsonFormatter,
     TextFormatter,
     new_command,
-    rbac_command,
     run_command,
 )
+from listwatch.runtime.packaging.commands import rbac_command
 from listwatch.runtime.packaging.rbac import manifests
 from listwatch.runtime.scaffold import Names, write_project
 from listwatch.testing.waiting import eventually

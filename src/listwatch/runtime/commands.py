@@ -1,6 +1,5 @@
 """The commands `listwatch run`, `listwatch rbac` and `listwatch new`."""
 
-import contextlib
 import json
 import logging
 import sys
@@ -17,9 +16,7 @@ from listwatch.client.command_line import CommandError
 from listwatch.client.connection_options import Command, ConnectionOptions, connection_options
 from listwatch.errors import ConfigError, ListWatchError
 from listwatch.printable import printable
-from listwatch.runtime.loading import load_names, load_program
-from listwatch.runtime.manager import Manager
-from listwatch.runtime.packaging.rbac import role_manifests, to_yaml
+from listwatch.runtime.loading import load_program
 from listwatch.runtime.reconcile_context import ReconcileFilter
 from listwatch.runtime.scaffold import Names, write_project
 
@@ -148,7 +145,8 @@ def run_command(
         missing = error  # the program may configure its own server
     else:
         (options if connection.is_given else defaults)["config"] = config
-    app = _load(file, {k: v for k, v in options.items() if v is not None}, defaults)
+    given = {name: value for name, value in options.items() if value is not None}
+    app = load_or_exit(file, lambda: load_program(file, given, defaults))
     if not app.has_work:
         raise ConfigError(f"{file}: the Manager has no reconciler, task or webhook: add one")
     if not app.has_server:
@@ -156,79 +154,6 @@ def run_command(
             raise missing
         app.configure(**defaults)
     app.run()
-
-
-def _load(
-    file: Path, options: dict[str, Any], defaults: dict[str, Any], *, may_run: bool = True
-) -> Manager:
-    return _shown(file, lambda: load_program(file, options, defaults, may_run=may_run))
-
-
-def _shown(file: Path, load: Callable[[], T]) -> T:
-    """Load a file. If its code fails, print its traceback and exit."""
-    try:
-        return load()
-    except ListWatchError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
-        traceback = error.__traceback__
-        while traceback and traceback.tb_frame.f_code.co_filename != str(file):
-            traceback = traceback.tb_next
-        print_exception(error.with_traceback(traceback))
-        raise click.exceptions.Exit(1) from None
-
-
-@click.command("rbac")
-@click.argument("file", type=_FILE)
-@click.option(
-    "-n",
-    "--namespace",
-    default="default",
-    show_default=True,
-    metavar="NAME",
-    help="Namespace of the service account and of the lease.",
-)
-@click.option(
-    "--watch-namespace",
-    "watched",
-    multiple=True,
-    metavar="NAME",
-    help="Namespace that the program watches; may be repeated. Default: all.",
-)
-@click.option("--leader-election", metavar="LEASE", help="As for `listwatch run`.")
-@click.option("--no-leader-election", is_flag=True, help="As for `listwatch run`.")
-@click.option(
-    "--recorded",
-    type=_FILE,
-    metavar="ROLES",
-    help="File of `pytest --record-rbac`: also grant the rights in it.",
-)
-def rbac_command(
-    *,
-    file: Path,
-    namespace: str,
-    watched: tuple[str, ...],
-    leader_election: str | None,
-    no_leader_election: bool,
-    recorded: Path | None,
-) -> None:
-    """Print the minimal RBAC manifests for the controllers of a Python FILE, as YAML.
-
-    The rules come from the resources that its reconcilers watch and declare that they write, and
-    from what they asked for in tests. Warns of writes in FILE and the modules beside it that no
-    rule allows.
-    """
-    # `listwatch run` starts without it.
-    from listwatch.runtime.packaging.program import PackagedProgram  # noqa: PLC0415 - see above
-
-    options = election_options(leader_election, no_leader_election)
-    with contextlib.redirect_stdout(sys.stderr):  # keep the file's own output out of the YAML
-        program = _shown(file, lambda: PackagedProgram(file, options, recorded))
-    rights = program.rights.narrowed(watched, program.scope_of)
-    manifests = role_manifests(program.app.name, namespace, rights)
-    for warning in program.warnings():
-        click.echo(f"warning: {printable(warning)}", err=True)
-    click.echo(to_yaml(manifests), nl=False)
 
 
 def election_options(lease: str | None, without: bool) -> dict[str, str]:  # noqa: FBT001 - a flag
@@ -243,37 +168,18 @@ def election_options(lease: str | None, without: bool) -> dict[str, str]:  # noq
     return {} if chosen is None else {"leader_election": chosen}
 
 
-@click.command("crd")
-@click.argument("file", type=_FILE)
-def crd_command(*, file: Path) -> None:
-    """Print the CustomResourceDefinitions of a Python FILE, as YAML.
-
-    They are made of the types among its global names that @resource decorates; several versions of
-    one kind make one definition. The file's controllers are not started.
-    """
-    # `listwatch run` starts without them.
-    from listwatch.objects.resource_types import (  # noqa: PLC0415 - see above
-        is_resource_type,
-    )
-    from listwatch.resources.custom_resource import (  # noqa: PLC0415 - see above
-        custom_resource_of,
-        definition,
-    )
-
-    with contextlib.redirect_stdout(sys.stderr):  # keep the file's own output out of the YAML
-        names = _shown(file, lambda: load_names(file))
-    versions: dict[tuple[str, str], list[type]] = {}
-    for value in names.values():
-        if isinstance(value, type) and is_resource_type(value):
-            known = custom_resource_of(value).resource
-            types = versions.setdefault((known.group, known.kind), [])
-            if value not in types:
-                types.append(value)
-    if not versions:
-        raise ConfigError(
-            f"{file}: none of its types is a resource: decorate one with @resource(group, version)"
-        )
-    click.echo(to_yaml([definition(*types) for types in versions.values()]), nl=False)
+def load_or_exit(file: Path, load: Callable[[], T]) -> T:
+    """Load a file. If its code fails, print its traceback and exit."""
+    try:
+        return load()
+    except ListWatchError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+        traceback = error.__traceback__
+        while traceback and traceback.tb_frame.f_code.co_filename != str(file):
+            traceback = traceback.tb_next
+        print_exception(error.with_traceback(traceback))
+        raise click.exceptions.Exit(1) from None
 
 
 @click.command("new")

@@ -370,6 +370,11 @@ class Manager(DeclaresWebhooks):
         return self._elector.claim.view if isinstance(self._elector, ShareMember) else ()
 
     @property
+    def grace(self) -> float:
+        """Seconds for running reconciles at the end."""
+        return self._parts.grace
+
+    @property
     def has_client(self) -> bool:
         """Whether it was given a client, and so a server."""
         return self._given_client is not None

@@ -54,6 +54,11 @@ class Webhooks:
         return list(self._hooks)
 
     @property
+    def conversions(self) -> dict[str, str]:
+        """Paths of the hooks that convert, by the name of their definition."""
+        return dict(self._conversions)
+
+    @property
     def secret(self) -> str:
         """Name of the Secret with the certificate; empty if it comes from files."""
         return "" if self.options.certificates else self.options.secret or f"{self.app}-webhooks"

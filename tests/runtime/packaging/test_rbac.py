@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from listwatch.apiserver.access.asked_rights import AskedRight
 from listwatch.errors import ConfigError
 from listwatch.runtime import Manager
-from listwatch.runtime.commands import rbac_command
+from listwatch.runtime.packaging.commands import rbac_command
 from listwatch.runtime.packaging.rbac import (
     ProgramRights,
     built_in_scope,

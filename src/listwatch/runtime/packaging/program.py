@@ -9,6 +9,7 @@ from typing import Any, Final
 from listwatch.client.typed_objects import resource_of_type
 from listwatch.runtime.loading import Program, load_with_names
 from listwatch.runtime.manager import Manager
+from listwatch.runtime.packaging.definitions import definitions_among
 from listwatch.runtime.packaging.rbac import (
     READS,
     ProgramRights,
@@ -30,6 +31,7 @@ class PackagedProgram:
         path: its file.
         options: those of `Manager.configure`.
         recorded: a file that `pytest --record-rbac` wrote, or None.
+        registers: see `rights_of_program`.
 
     Raises:
         As `load_program`.
@@ -37,12 +39,17 @@ class PackagedProgram:
     """
 
     def __init__(
-        self, path: Path, options: Mapping[str, Any], recorded: Path | None = None
+        self,
+        path: Path,
+        options: Mapping[str, Any],
+        recorded: Path | None = None,
+        *,
+        registers: bool = True,
     ) -> None:
         self._path = path
         self._program: Program = load_with_names(path, options)
         #: What the program declares.
-        self.declared = rights_of_program(self.app)
+        self.declared = rights_of_program(self.app, registers=registers)
         self._asked = ProgramRights()
         if recorded is not None:
             self._asked = read_recorded(recorded, self.app.name)
@@ -51,6 +58,16 @@ class PackagedProgram:
     def app(self) -> Manager:
         """The program's manager."""
         return self._program.app
+
+    @property
+    def file(self) -> str:
+        """Name of the file."""
+        return self._path.name
+
+    @property
+    def definitions(self) -> list[dict[str, Any]]:
+        """The CustomResourceDefinitions of the program's types."""
+        return definitions_among(self.names)
 
     @property
     def names(self) -> Mapping[str, Any]:

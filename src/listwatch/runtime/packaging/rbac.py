@@ -1,7 +1,7 @@
 """The minimal permissions of a program, derived from what it watches and declares to write."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -9,8 +9,13 @@ from listwatch.errors import ConfigError
 from listwatch.runtime.manager import Manager
 from listwatch.runtime.packaging.rights import Right, built_in, rights_on, rules_of
 from listwatch.selector import subdomain_problems
+from listwatch.webhooks.hooks import AdmissionHook
+from listwatch.webhooks.registration import GROUP as REGISTRATION
+from listwatch.webhooks.registration import MUTATING, VALIDATING
+from listwatch.webhooks.webhooks import Webhooks
 
 _GROUP: Final = "rbac.authorization.k8s.io"
+_LEASES: Final = ("coordination.k8s.io", "leases")
 #: What a cache does.
 READS: Final = ("get", "list", "watch")
 
@@ -70,13 +75,21 @@ def built_in_scope(group: str, plural: str) -> bool | None:
     return None if row is None else row["scope"] == "Namespaced"
 
 
-def rights_of_program(app: Manager) -> ProgramRights:
+def rights_of_program(app: Manager, *, registers: bool = True) -> ProgramRights:
     """Return the rights that a program needs for what it watches and declares.
+
+    Args:
+        app: the program.
+        registers: whether it creates its webhook configurations itself, if it is to do so. False if
+            manifests create them.
 
     Raises:
         ConfigError: the name of a resource lacks its group.
     """
     found = ProgramRights(own=lease_rights(app))
+    if app.webhooks:
+        found.everywhere |= _registration_rights(app.webhooks, registers=registers)
+        found.own |= _certificate_rights(app.webhooks)
     for cache in app.caches:
         selection = cache.selection
         # A cache also reads single objects: what it could not decode, or whose write had no answer.
@@ -98,14 +111,39 @@ def lease_rights(app: Manager) -> set[Right]:
     """Return the rights for a program's lease or leases; none without an election."""
     if not app.lease:
         return set()
-    leases = ("coordination.k8s.io", "leases")
     if app.shares_keys:  # each member creates one, and deletes those of dead members
-        return {Right(*leases, verb) for verb in ("create", "delete", "get", "list", "update")}
+        return {Right(*_LEASES, verb) for verb in ("create", "delete", "get", "list", "update")}
+    return _on_one(*_LEASES, app.lease)
+
+
+def _on_one(group: str, plural: str, name: str) -> set[Right]:
+    """Return the rights to create one object, and to read and update it."""
     # RBAC can't limit "create" to a name, because none is known then.
     return {
-        Right(*leases, "create"),
-        *(Right(*leases, verb, app.lease) for verb in ("get", "update")),
+        Right(group, plural, "create"),
+        *(Right(group, plural, verb, name) for verb in ("get", "update")),
     }
+
+
+def _certificate_rights(webhooks: Webhooks) -> set[Right]:
+    lease = _on_one(*_LEASES, webhooks.lease)
+    return lease | (_on_one("", "secrets", webhooks.secret) if webhooks.secret else set())
+
+
+def _registration_rights(webhooks: Webhooks, *, registers: bool) -> set[Right]:
+    hooks = [hook for hook in webhooks.hooks if isinstance(hook, AdmissionHook)]
+    used = {MUTATING if hook.mutating else VALIDATING for hook in hooks}
+    found = {Right(REGISTRATION, plural, "get", webhooks.app) for plural in (MUTATING, VALIDATING)}
+    for plural in (MUTATING, VALIDATING) if registers and webhooks.options.register else used:
+        found.add(Right(REGISTRATION, plural, "update", webhooks.app))
+    if registers and webhooks.options.register:
+        for plural in (MUTATING, VALIDATING):
+            found |= {Right(REGISTRATION, plural, "create")}
+            found |= {Right(REGISTRATION, plural, "delete", webhooks.app)}
+    for name in webhooks.conversions:
+        for verb in ("get", "update"):
+            found.add(Right("apiextensions.k8s.io", "customresourcedefinitions", verb, name))
+    return found
 
 
 def manifests(app: Manager, namespace: str) -> list[dict[str, Any]]:
@@ -137,29 +175,60 @@ def role_manifests(name: str, namespace: str, rights: ProgramRights) -> list[dic
         ConfigError: a server would refuse the name or the namespace.
     """
     check_names(name, namespace)
-    account = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    found: list[dict[str, Any]] = [
-        {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": name, "namespace": namespace},
-        }
-    ]
-    if rights.everywhere:
-        found += [
-            _object("ClusterRole", {"name": name}, rules=rules_of(rights.everywhere)),
-            _binding("ClusterRoleBinding", {"name": name}, "ClusterRole", name, account),
-        ]
+    account = Account(name, namespace)
     places = {place: set(given) for place, given in rights.in_namespaces.items()}
     if rights.own:
         places.setdefault(namespace, set()).update(rights.own)
-    for place, given in sorted(places.items(), key=lambda one: (one[0] != namespace, one[0])):
-        meta = {"name": name, "namespace": place}
-        found += [
-            _object("Role", meta, rules=rules_of(given)),
-            _binding("RoleBinding", meta, "Role", name, account),
+    ordered = sorted(places.items(), key=lambda one: (one[0] != namespace, one[0]))
+    return [
+        account.manifest(),
+        *account.cluster_role(rights.everywhere),
+        *(obj for place, given in ordered for obj in account.role(place, given)),
+    ]
+
+
+class Account(NamedTuple):
+    """A service account, for which roles are made."""
+
+    name: str
+    namespace: str
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the account."""
+        meta = {"name": self.name, "namespace": self.namespace}
+        return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
+
+    def cluster_role(self, rights: Collection[Right]) -> list[dict[str, Any]]:
+        """Return a ClusterRole with its binding; nothing without rights."""
+        return self._bound("Cluster", {"name": self.name}, rights)
+
+    def role(self, place: str, rights: Collection[Right], suffix: str = "") -> list[dict[str, Any]]:
+        """Return a Role in a namespace with its binding; nothing without rights."""
+        return self._bound("", {"name": f"{self.name}{suffix}", "namespace": place}, rights)
+
+    def _bound(
+        self, scope: str, meta: Mapping[str, str], rights: Collection[Right]
+    ) -> list[dict[str, Any]]:
+        if not rights:
+            return []
+        role = {"apiGroup": _GROUP, "kind": f"{scope}Role", "name": meta["name"]}
+        subject = {"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}
+        version = f"{_GROUP}/v1"
+        return [
+            {
+                "apiVersion": version,
+                "kind": f"{scope}Role",
+                "metadata": dict(meta),
+                "rules": rules_of(rights),
+            },
+            {
+                "apiVersion": version,
+                "kind": f"{scope}RoleBinding",
+                "metadata": dict(meta),
+                "roleRef": role,
+                "subjects": [subject],
+            },
         ]
-    return found
 
 
 def check_names(name: str, namespace: str) -> None:
@@ -171,21 +240,6 @@ def check_names(name: str, namespace: str) -> None:
     for what, text in (("Manager's name", name), ("namespace", namespace)):
         if problems := subdomain_problems(text):
             raise ConfigError(f"the {what} {text!r} can't name a service account: {problems[0]}")
-
-
-def _object(kind: str, metadata: Mapping[str, str], **more: Any) -> dict[str, Any]:
-    return {"apiVersion": f"{_GROUP}/v1", "kind": kind, "metadata": metadata, **more}
-
-
-def _binding(
-    kind: str, metadata: Mapping[str, str], role_kind: str, role: str, account: dict[str, str]
-) -> dict[str, Any]:
-    return _object(
-        kind,
-        metadata,
-        roleRef={"apiGroup": _GROUP, "kind": role_kind, "name": role},
-        subjects=[account],
-    )
 
 
 def to_yaml(objects: Iterable[object]) -> str:
