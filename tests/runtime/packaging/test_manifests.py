@@ -1,6 +1,7 @@
 """`listwatch manifests`: what it prints and writes, and what it refuses."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from listwatch.client.client import Client
 from listwatch.errors import ConfigError
+from listwatch.runtime.packaging.commands import manifests_command, rbac_command
 from listwatch.runtime.packaging.files import write_generated
 from runtime.packaging.packaged_program import make, write_program
 
@@ -177,3 +179,26 @@ def test_own_files_are_made_anew_and_those_no_longer_made_go(tmp_path: Path) -> 
 def test_a_directory_that_can_not_be_written_is_told(tmp_path: Path) -> None:
     done = make(write_program(tmp_path), "-o", "/proc/x", code=1)
     assert "/proc/x" in done.stderr
+
+
+# --- Documentation ---
+
+
+def test_every_option_that_the_page_names_exists_and_every_value_of_a_chart_is_named(
+    tmp_path: Path,
+) -> None:
+    page = (Path(__file__).parents[3] / "docs/packaging.md").read_text(encoding="utf-8")
+    options = {
+        name
+        for command in (manifests_command, rbac_command)
+        for option in command.params
+        for name in option.opts
+    }
+    elsewhere = {"--record-rbac", "--create-namespace"}
+    assert set(re.findall(r"--[a-z][a-z-]+", page)) <= options | elsewhere
+    make(write_program(tmp_path), "-o", str(tmp_path / "chart"), "--helm")
+    values = yaml.safe_load((tmp_path / "chart/values.yaml").read_text())
+    for name, value in values.items():
+        inner = [name] if name == "resources" or not isinstance(value, dict) else []
+        for path in inner or [f"{name}.{key}" for key in value]:
+            assert f"`{path}`" in page
