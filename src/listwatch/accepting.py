@@ -69,22 +69,62 @@ class ShortageLog:
             what: what failed because of it.
             error: the reason.
         """
+        self.warn(
+            f"{what}: {error.strerror or error}; continuing when there is room "
+            "(raise the limit of open files, ulimit -n)"
+        )
+
+    def warn(self, message: str) -> None:
+        """Count a shortage, and log a message unless another was logged within a minute."""
         self.count += 1
         now = self._clock.now()
-        if now < self._next:
-            return
-        self._next = now + WARNING_SECONDS
-        _logger.warning(
-            "%s: %s; continuing when there is room (raise the limit of open files, ulimit -n)",
-            what,
-            error.strerror or error,
-        )
+        if now >= self._next:
+            self._next = now + WARNING_SECONDS
+            _logger.warning("%s", message)
+
+
+class ConnectionLimit:
+    """Limits the open connections of acceptors, which share it. For one event loop.
+
+    Attributes:
+        most: maximum number of open connections.
+        count: number of open connections, TLS handshakes included.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.count = 0
+        self._waiting: dict[Acceptor, None] = {}
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether there is no room for another connection."""
+        return self.count >= self.most
+
+    def take(self) -> None:
+        """Count a connection that was accepted."""
+        self.count += 1
+
+    def release(self) -> None:
+        """Forget a connection that has ended; the acceptors that wait for room continue."""
+        self.count -= 1
+        waiting, self._waiting = self._waiting, {}
+        for acceptor in waiting:
+            acceptor.resume()
+
+    def wait(self, acceptor: "Acceptor") -> None:
+        """Call an acceptor's `resume` when there is room."""
+        self._waiting[acceptor] = None
+
+    def forget(self, acceptor: "Acceptor") -> None:
+        """Stop waiting for room. Harmless if it does not wait."""
+        self._waiting.pop(acceptor, None)
 
 
 class Acceptor:
     """Accepts the connections of a listening socket, for one event loop.
 
-    While no more files can be opened, connections wait in the backlog.
+    While no more files can be opened, or the limit is reached, connections wait in the backlog.
 
     Args:
         sock: listens, without blocking; closed by `close`.
@@ -92,6 +132,8 @@ class Acceptor:
         shortages: receives failures to accept connections.
         clock: the time.
         ssl_context: for TLS connections.
+        limit: of open connections; the protocols must call its `release` when they end. None for
+            no limit.
     """
 
     def __init__(
@@ -102,6 +144,7 @@ class Acceptor:
         shortages: ShortageLog,
         clock: Clock,
         ssl_context: ssl.SSLContext | None = None,
+        limit: ConnectionLimit | None = None,
     ) -> None:
         self._socket = sock
         self._name = "port {1} of {0}".format(*sock.getsockname()[:2])
@@ -109,6 +152,7 @@ class Acceptor:
         self._shortages = shortages
         self._clock = clock
         self._ssl = ssl_context
+        self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._timer: Timer | None = None
         #: the tasks that start connections, and the sockets of those not started yet
@@ -134,6 +178,9 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(_BURST):
+            if self._limit is not None and self._limit.is_reached:
+                self._wait_for_room(self._limit)
+                return
             try:
                 connection, _peer = self._socket.accept()
             except (BlockingIOError, InterruptedError):
@@ -146,6 +193,8 @@ class Acceptor:
                 self.pause(error)
                 return
             connection.setblocking(False)
+            if self._limit is not None:
+                self._limit.take()
             self._taken.add(connection)
             task = self._loop.create_task(self._start(connection))
             self._starting.add(task)
@@ -159,13 +208,30 @@ class Acceptor:
             )
         except OSError as error:  # the peer has gone, or does not speak TLS
             connection.close()
+            if self._limit is not None:
+                self._limit.release()
             _logger.debug("%s: a connection did not start: %s", self._name, error)
+
+    def _wait_for_room(self, limit: ConnectionLimit) -> None:
+        self._loop.remove_reader(self._socket)
+        limit.wait(self)
+        self._shortages.warn(
+            f"{self._name} accepts no connections: {limit.most} are open, which is the limit; "
+            "continuing when one ends"
+        )
+
+    def resume(self) -> None:
+        """Accept connections again after a connection limit was reached."""
+        if self._timer is None and self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
         """Accept no more connections; accepted ones continue. Calling it again is harmless."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._limit is not None:
+            self._limit.forget(self)
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()

@@ -1,7 +1,7 @@
 """A control plane that misbehaves on demand, and a record of its requests."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -9,7 +9,7 @@ import pytest
 
 from api_client import CORE
 from api_client import Client as Bare
-from listwatch import ConflictError, DisconnectedError, NotFoundError
+from listwatch import ConflictError, DisconnectedError, NotFoundError, UnauthorizedError
 from listwatch.apiserver.http.request_log import RequestLog
 from listwatch.testing import APIServer, Fault, RecordedRequest, eventually
 
@@ -221,6 +221,22 @@ async def test_a_certificate_expires_and_is_renewed() -> None:
         await ask()
 
 
-def test_a_server_without_certificates_can_not_expire_them() -> None:
+async def test_a_client_certificate_expires_and_is_renewed_on_an_open_connection() -> None:
+    pytest.importorskip("trustme")
+    async with APIServer(tls=True) as server, server.client() as client:
+        await client.get("namespaces", "default")
+        server.expire_client_certificate()
+        with pytest.raises(UnauthorizedError):
+            await client.get("namespaces", "default")
+        server.renew_client_certificate()
+        await client.get("namespaces", "default")
+
+
+@pytest.mark.parametrize(
+    "expire", [APIServer.expire_certificate, APIServer.expire_client_certificate]
+)
+def test_a_server_without_certificates_can_not_expire_them(
+    expire: Callable[[APIServer], None],
+) -> None:
     with APIServer() as server, pytest.raises(ValueError, match="start it with tls=True"):
-        server.expire_certificate()
+        expire(server)

@@ -193,6 +193,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     show_default=True,
     help="With --workloads: first wait before a failed container restarts.",
 )
+@click.option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    help="Open connections; more wait until others end.",
+)
 @click.option("--test-api", is_flag=True, help="Serve the control API for tests below /-/.")
 @click.option("--seed", type=int, help="Seed for repeatable uids, names and faults.")
 @click.option(
@@ -219,6 +226,7 @@ def apiserver_command(
     run_seconds: float,
     stop_seconds: float,
     back_off_seconds: float,
+    max_connections: int,
     test_api: bool,
     seed: int | None,
     until_end_of_input: bool,
@@ -254,6 +262,7 @@ def apiserver_command(
             tokens=tokens,
             controllers=not no_controllers,
             workloads=running if workloads else False,
+            connection_limit=max_connections,
             test_api=test_api,
             seed=seed,
             tls=_tls(host, certificate, key, client_authority, generated=tls),

@@ -72,6 +72,7 @@ class Control:
             "bookmarks": self._bookmarks,
             "certificate": self._certificate,
             "asked-rights": self._asked_rights,
+            "client-certificates": self._client_certificates,
             "compact": self._compact,
             "create": self._create,
             "cut-watches": self._cut_watches,
@@ -230,6 +231,10 @@ class Control:
 
     def _certificate(self, body: bytes) -> object:
         self._server.issue_certificate(expired=_read(body, _Certificate).expired)
+        return {}
+
+    def _client_certificates(self, body: bytes) -> object:
+        self._server.expire_client_certificates(_read(body, _Certificate).expired)
         return {}
 
     def _fail_pods(self, body: bytes) -> object:

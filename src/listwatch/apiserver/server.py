@@ -28,7 +28,13 @@ from listwatch.apiserver.controllers.definitions import CustomResources
 from listwatch.apiserver.controllers.endings import Controllers
 from listwatch.apiserver.controllers.policies import PolicyStatus
 from listwatch.apiserver.http.faults import Faults
-from listwatch.apiserver.http.listening import Listening, is_loopback, listen, url_of
+from listwatch.apiserver.http.listening import (
+    CONNECTION_LIMIT,
+    Listening,
+    is_loopback,
+    listen,
+    url_of,
+)
 from listwatch.apiserver.http.request_log import RecordedRequest, RequestLog
 from listwatch.apiserver.http.tls import TLS
 from listwatch.apiserver.kinds.resources import APIResource
@@ -93,11 +99,13 @@ class EmbeddedAPIServer:
         backlog_limit: changes that may wait for the slow client of a watch.
         tls: encrypts connections, and authenticates client certificates. None for plain HTTP.
         test_api: serve the paths below /-/ for tests.
+        connection_limit: open connections; more wait in the system's queue until others end.
         services: host and port of webhooks' services, by `NAMESPACE/NAME`, or a function of
             namespace, name and port that returns them. Other services are unreachable.
 
     Raises:
         ConfigError: at the start, the port is taken or the data is unusable.
+        ValueError: a limit of connections below one.
     """
 
     def __init__(
@@ -113,21 +121,17 @@ class EmbeddedAPIServer:
         history_limit: int = 100_000,
         seed: int | None = None,
         backlog_limit: int = 20_000,
+        connection_limit: int = CONNECTION_LIMIT,
         test_api: bool = False,
         tls: TLS | None = None,
         services: Services | Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         local = is_loopback(host)
-        if not local and tokens is None and tls is None:
-            raise ConfigError(
-                f"on {host} everybody who reaches this machine could do everything: name a token "
-                "file or certificates, or listen on 127.0.0.1"
-            )
-        if test_api and not local:
-            raise ConfigError(
-                f"on {host} everybody who reaches this machine could control the server by its "
-                "test API, which asks nobody who they are: listen on 127.0.0.1"
-            )
+        if not local:
+            _check_exposure(host, is_open=tokens is None and tls is None, test_api=test_api)
+        if connection_limit < 1:
+            raise ValueError(f"the limit of connections must be at least 1, not {connection_limit}")
+        self._connection_limit = connection_limit
         self._tls = tls
         self.host = host
         self.port = port
@@ -278,7 +282,14 @@ class EmbeddedAPIServer:
         if self._listening is not None:
             return
         context = None if self._tls is None else self._tls.context
-        self._listening = await listen(self.api.handle, self.host, self.port, self._clock, context)
+        self._listening = await listen(
+            self.api.handle,
+            self.host,
+            self.port,
+            self._clock,
+            context,
+            connection_limit=self._connection_limit,
+        )
         self.port = self._listening.port
         self.api.address = f"{self.host}:{self.port}"
         if self._controllers is not None:
@@ -443,6 +454,18 @@ class EmbeddedAPIServer:
             raise ValueError("the server made no certificates: start it with tls=True")
         self._tls.issue(expired)
 
+    def expire_client_certificates(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - clear without a keyword
+        """Answer requests with a client certificate with 401, as if it had expired, or stop it.
+
+        Like a real server, which checks the time at each request, on open connections too.
+
+        Raises:
+            ValueError: the server accepts no client certificates.
+        """
+        if self._tls is None or not self._tls.context.verify_mode:
+            raise ValueError("the server takes no client certificates: start it with tls=True")
+        self.access.client_certificates_expired = on
+
     def take_snapshot(self) -> int:
         """Keep the current objects for `rewind`; return their revision."""
         self._snapshot = self.store.snapshot()
@@ -545,6 +568,24 @@ class EmbeddedAPIServer:
     def statistics(self) -> StorageStatistics:
         """Return the store's current statistics."""
         return self.store.statistics()
+
+
+def _check_exposure(host: str, *, is_open: bool, test_api: bool) -> None:
+    """Refuse to let everybody on the network do everything.
+
+    Raises:
+        ConfigError: they could.
+    """
+    if is_open:
+        raise ConfigError(
+            f"on {host} everybody who reaches this machine could do everything: name a token "
+            "file or certificates, or listen on 127.0.0.1"
+        )
+    if test_api:
+        raise ConfigError(
+            f"on {host} everybody who reaches this machine could control the server by its "
+            "test API, which asks nobody who they are: listen on 127.0.0.1"
+        )
 
 
 def _block(fields: Mapping[str, str]) -> str:

@@ -367,6 +367,22 @@ class APIServer:
         """
         self.control("certificate", {"expired": False})
 
+    def expire_client_certificate(self) -> None:
+        """Refuse client certificates with 401, as if they had expired, on open connections too.
+
+        Raises:
+            ValueError: the server was created without `tls`.
+        """
+        self.control("client-certificates", {"expired": True})
+
+    def renew_client_certificate(self) -> None:
+        """Accept client certificates again.
+
+        Raises:
+            ValueError: the server was created without `tls`.
+        """
+        self.control("client-certificates", {"expired": False})
+
     # -- recording requests ----------------------------------------------------------------------
 
     def record_requests(self, limit: int = 10_000) -> None:

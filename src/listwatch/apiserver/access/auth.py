@@ -182,6 +182,8 @@ class Access:
         self._tokens = dict(tokens) if tokens is not None else None
         self._certificates = certificates
         self._anonymous = anonymous
+        #: refuse client certificates as if they had expired, for tests
+        self.client_certificates_expired = False
         self._grants: list[Grant] = []
         self._seen: tuple[int, ...] = ()
         #: records who asked for what, for tests
@@ -227,8 +229,7 @@ class Access:
             found = self._issued.user_of(token)
         return found
 
-    @staticmethod
-    def _by_certificate(request: BaseRequest) -> User | None:
+    def _by_certificate(self, request: BaseRequest) -> User | None:
         transport = request.transport
         connection = transport.get_extra_info("ssl_object") if transport is not None else None
         if not isinstance(connection, ssl.SSLObject):
@@ -236,6 +237,8 @@ class Access:
         certificate = connection.getpeercert()
         if not certificate:
             return None
+        if self.client_certificates_expired:
+            raise refusal.unauthorized()
         subject: Any = certificate.get("subject", ())
         pairs = [pair for part in subject for pair in part]
         names = [value for key, value in pairs if key == "commonName"]

@@ -18,7 +18,7 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 from aiohttp.web_server import Server
 
-from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
+from listwatch.accepting import Acceptor, ConnectionLimit, ShortageLog, listening_sockets
 from listwatch.apiserver import refusal
 from listwatch.apiserver.http.call import BODY_LIMIT
 from listwatch.apiserver.http.negotiation import JSON
@@ -34,6 +34,10 @@ _HEAD_LIMIT = 1 << 20
 _HEAD_SECONDS = 32.0
 #: Seconds for a body: a real server's request time-out.
 _BODY_SECONDS = 60.0
+#: Seconds until an idle connection is closed, like a real server's IdleTimeout.
+_IDLE_SECONDS = 90.0
+#: Default limit of open connections: idle ones take 8 KB each, watches 20 KB.
+CONNECTION_LIMIT = 10_000
 #: Seconds for which running requests may continue when the server stops.
 _SHUTDOWN_SECONDS = 0.05
 
@@ -63,16 +67,27 @@ class Listening:
 
 
 async def listen(
-    handle: Handle, host: str, port: int, clock: Clock, tls: ssl.SSLContext | None = None
+    handle: Handle,
+    host: str,
+    port: int,
+    clock: Clock,
+    tls: ssl.SSLContext | None = None,
+    *,
+    connection_limit: int = CONNECTION_LIMIT,
 ) -> Listening:
     """Start to answer requests on an address, until the result's `close`.
+
+    Further connections than the limit wait in the system's queue until others end.
 
     Raises:
         ConfigError: it can't listen on the address.
     """
+    limit = ConnectionLimit(connection_limit)
     server = _Server(
         handle,
         clock,
+        limit,
+        keepalive_timeout=_IDLE_SECONDS,
         request_factory=_make_request,
         handler_cancellation=True,
         access_log=None,
@@ -93,7 +108,7 @@ async def listen(
     port = sockets[0].getsockname()[1]
     shortages = ShortageLog(clock)
     acceptors = [
-        Acceptor(each, server, shortages=shortages, clock=clock, ssl_context=tls)
+        Acceptor(each, server, shortages=shortages, clock=clock, ssl_context=tls, limit=limit)
         for each in sockets
     ]
     return Listening(server, acceptors, port)
@@ -121,11 +136,14 @@ class _Connection(RequestHandler):
     body does not come in time.
     """
 
-    __slots__ = ("_awaited", "_clock", "_patience")
+    __slots__ = ("_awaited", "_clock", "_limit", "_patience")
 
-    def __init__(self, manager: Server, clock: Clock, **options: Any) -> None:
+    def __init__(
+        self, manager: Server, clock: Clock, limit: ConnectionLimit, **options: Any
+    ) -> None:
         super().__init__(manager, **options)
         self._clock = clock
+        self._limit = limit
         self._patience: Timer | None = None
         #: before the first request, then while a body is read
         self._awaited: Timer | None = None
@@ -173,6 +191,7 @@ class _Connection(RequestHandler):
         self._end_patience()
         self._end_waiting()
         super().connection_lost(exc)
+        self._limit.release()
 
     def _end_patience(self) -> None:
         if self._patience is not None:
@@ -214,12 +233,15 @@ class _Connection(RequestHandler):
 class _Server(Server):
     """aiohttp's server, with our own connections."""
 
-    def __init__(self, handle: Handle, clock: Clock, **options: Any) -> None:
+    def __init__(
+        self, handle: Handle, clock: Clock, limit: ConnectionLimit, **options: Any
+    ) -> None:
         super().__init__(handle, **options)
         self._clock = clock
+        self._limit = limit
 
     def __call__(self) -> RequestHandler:
-        return _Connection(self, self._clock, loop=self._loop, **self._kwargs)
+        return _Connection(self, self._clock, self._limit, loop=self._loop, **self._kwargs)
 
 
 def _give_up(payload: StreamReader) -> None:
