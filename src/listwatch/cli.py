@@ -64,10 +64,6 @@ _COMMANDS = {
         "listwatch.controllers.services.command:service_controller_command",
         "Provide load balancers for services of type LoadBalancer.",
     ),
-    "webhooks": (
-        "listwatch.webhooks.command:webhooks_command",
-        "Check the webhooks of a cluster, or remove those of a program.",
-    ),
 }
 
 

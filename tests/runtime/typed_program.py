@@ -98,7 +98,7 @@ async def other_ways(app: Manager, client: Client, cluster: Cluster) -> None:
     assert_type(app.informers.lister(Website).list(), list[Website])
     assert_type(app.informers.informer("pods"), SharedInformer[Object])
     assert_type(app.reconciler("pods").for_("pods").get("a"), Object | None)
-    assert_type(app.reconciler("pods").for_("pods").lister("pods"), Lister[Object])
+    assert_type(app.reconciler("pods").for_("pods").lister("pods"), Lister[Any])
     named = app.reconciler("named").for_(Website, label_selector="app")
     assert_type(named.get("a"), Website | None)
     other = app.reconciler("models").for_("websites.example.com", decode=Backup)

@@ -86,6 +86,7 @@ class Selection(NamedTuple):
             parts.append(f"in {self.namespace}")
         parts += [selector for selector in (self.label_selector, self.field_selector) if selector]
         parts += [] if self.shard is None else [f"with {self.shard}"]
+        parts += ["(metadata)"] if self.metadata_only else []
         return " ".join(parts)
 
 
@@ -244,6 +245,12 @@ class InformerFactory:
         lister: Lister[Any] = self.informer(resource).lister
         return lister if namespace is None else lister.namespaced(namespace)
 
+    def _unique(self, name: str) -> str:
+        # Selections may differ only in a transform or in fields; metrics need different names.
+        taken = {informer.name for informer in self._informers.values()}
+        names = (name, *(f"{name} #{number}" for number in range(2, len(taken) + 2)))
+        return next(each for each in names if each not in taken)
+
     def _make(self, selection: Selection) -> SharedInformer:
         return SharedInformer(
             self._source.list_watch(
@@ -254,7 +261,7 @@ class InformerFactory:
                 metadata_only=selection.metadata_only,
                 shard=selection.shard,
             ),
-            name=str(selection),
+            name=self._unique(str(selection)),
             fields=selection.fields,
             transform=selection.transform,
             resync_period=self._resync_period,

@@ -1,6 +1,7 @@
-"""The caches of a manager: one informer per resource, shared by all reconcilers."""
+"""The caches of a manager: one informer per selection, shared by all reconcilers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -8,18 +9,28 @@ import msgspec
 from listwatch.cache.factory import InformerFactory, ListWatchSource, Selection
 from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.handlers import ResourceEventHandler
+from listwatch.cache.processor import StoppedError
 from listwatch.cache.shared_cache import NotSyncedError, SharedInformerStatistics
 from listwatch.cache.shared_informer import SharedInformer
-from listwatch.cache.store import Indexer
+from listwatch.cache.store import Indexer, IndexFunc
+from listwatch.cache.transform import TransformingDecoder
 from listwatch.clock import Clock
 from listwatch.objects import Object, ObjectDecoder
+from listwatch.runtime.cache_options import CacheDefaults
 
 if TYPE_CHECKING:
+    from listwatch.cache.list_watch import Decoder
     from listwatch.cache.processor import Listener
 
 #: A cache without any data from the server for this many seconds is stale. A healthy quiet watch
 #: gets a bookmark about once a minute.
 STALE_SECONDS = 200.0
+
+
+class _OnlyMetadata(msgspec.Struct, rename="camel", omit_defaults=True):
+    metadata: msgspec.Raw
+    api_version: str = ""
+    kind: str = ""
 
 
 class CacheHealth(msgspec.Struct, frozen=True):
@@ -38,6 +49,31 @@ class CacheHealth(msgspec.Struct, frozen=True):
     since: float
 
 
+class Attachment:
+    """One handler of a cache, before and after the cache's start."""
+
+    def __init__(self, handler: ResourceEventHandler, name: str) -> None:
+        self.handler = handler
+        self.name = name
+        #: None before the start.
+        self.listener: Listener | None = None
+
+    async def wait_for_sync(self) -> None:
+        """Return when the handler has received all initial objects, or has been removed.
+
+        Raises:
+            StoppedError: the informer has ended before that.
+        """
+        listener = self.listener
+        if listener is None:
+            return
+        try:
+            await listener.wait_for_sync()
+        except StoppedError:
+            if not listener.is_removed:
+                raise
+
+
 class Cache:
     """One informer, and the handlers of its changes.
 
@@ -48,13 +84,13 @@ class Cache:
 
     def __init__(self, selection: Selection, clock: Clock) -> None:
         self.selection = selection
-        #: Describes what it holds, for messages.
-        self.name = str(selection)
         self._clock = clock
-        self._handlers: list[tuple[str, ResourceEventHandler]] = []
-        self._listeners: list[Listener] = []
+        #: How often it was asked for and not released.
+        self.users = 0
+        self._attached: list[Attachment] = []
         self._fields: type[msgspec.Struct] | None = None
-        self._decoder: ObjectDecoder | None = None
+        self._indexers: dict[str, IndexFunc] = {}
+        self._decoder: Decoder | None = None
         self._informer: SharedInformer | None = None
         self._started = clock.now()
         self._failing_since: float | None = None
@@ -73,6 +109,11 @@ class Cache:
         return self._informer
 
     @property
+    def name(self) -> str:
+        """What it holds, for logs and metrics; unique in its manager once it has started."""
+        return str(self.selection) if self._informer is None else self._informer.name
+
+    @property
     def indexer(self) -> Indexer:
         """The objects; any thread may read them."""
         return self.informer.indexer
@@ -83,24 +124,43 @@ class Cache:
         informer = self._informer
         return "" if informer is None else informer.indexer.last_store_sync_resource_version
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has an informer."""
+        return self._informer is not None
+
     def holds(self, key: str) -> bool:
         """Return whether an object of this key is cached; False before the start."""
         return self._informer is not None and self.indexer.get_by_key(key) is not None
 
     def as_cached(self, obj: Object) -> Object:
-        """Return an object with the fields that this cache decodes with each of its objects."""
-        if self._fields is None:
+        """Return an object as this cache would hold it: transformed, with its decoded fields."""
+        selection = self.selection
+        if self._fields is None and selection.transform is None and not selection.metadata_only:
             return obj
         if self._decoder is None:
             self._decoder = ObjectDecoder(fields=self._fields)
-        return self._decoder(obj.json(), obj.kind, obj.api_version)
+            if selection.transform is not None:
+                self._decoder = TransformingDecoder(self._decoder, selection.transform)
+        raw = obj.json()
+        if selection.metadata_only:
+            raw = msgspec.json.encode(msgspec.json.decode(raw, type=_OnlyMetadata))
+        return self._decoder(raw, obj.kind, obj.api_version)
 
-    def add_handler(self, handler: ResourceEventHandler, name: str) -> None:
+    def add_handler(self, handler: ResourceEventHandler, name: str) -> Attachment:
         """Add a handler; after the start it first gets the current objects."""
-        if self._informer is None:
-            self._handlers.append((name, handler))
-        else:
-            self._listeners.append(self._informer.add_handler(handler, name=name))
+        attached = Attachment(handler, name)
+        self._attached.append(attached)
+        if self._informer is not None:
+            attached.listener = self._informer.add_handler(handler, name=name)
+        return attached
+
+    async def remove_handler(self, attached: Attachment) -> None:
+        """Remove a handler, and return when its running call is over."""
+        with suppress(ValueError):  # removed before
+            self._attached.remove(attached)
+        if attached.listener is not None:
+            await attached.listener.aclose()
 
     def want_fields(self, fields: type[msgspec.Struct] | None) -> None:
         """Decode these fields with each object.
@@ -121,6 +181,23 @@ class Cache:
             )
         self._fields = fields
 
+    def want_indexers(self, indexers: Mapping[str, IndexFunc]) -> None:
+        """Add indices, before or after the start.
+
+        Raises:
+            ValueError: an index of this name has another function.
+        """
+        fresh = {name: func for name, func in indexers.items() if name not in self._indexers}
+        for name in indexers.keys() - fresh.keys():
+            if self._indexers[name] is not indexers[name]:
+                raise ValueError(
+                    f"the cache of {self.selection} has another index {name!r}: use the same "
+                    "function, or another name"
+                )
+        if self._informer is not None:
+            self.indexer.add_indexers(fresh)
+        self._indexers |= fresh
+
     def open(self, factory: InformerFactory) -> None:
         """Create the informer if there is none yet."""
         if self._informer is not None:
@@ -130,12 +207,14 @@ class Cache:
             self.selection.namespace,
             label_selector=self.selection.label_selector,
             field_selector=self.selection.field_selector,
+            metadata_only=self.selection.metadata_only,
+            transform=self.selection.transform,
             shard=self.selection.shard,
             fields=self._fields,
+            indexers=self._indexers,
         )
-        self._listeners = [
-            self._informer.add_handler(handler, name=name) for name, handler in self._handlers
-        ]
+        for attached in self._attached:
+            attached.listener = self._informer.add_handler(attached.handler, name=attached.name)
         self._started = self._clock.now()
 
     async def wait_for_sync(self, seconds: float) -> None:
@@ -147,8 +226,8 @@ class Cache:
         try:
             async with self._clock.timeout(seconds):
                 await self.informer.wait_until_synced()
-                for listener in list(self._listeners):
-                    await listener.wait_for_sync()
+                for attached in list(self._attached):
+                    await attached.wait_for_sync()
         except TimeoutError:
             raise NotSyncedError(
                 f"the cache of {self.selection} has not synced within {seconds:g} s: "
@@ -192,6 +271,10 @@ class Cache:
 class Caches:
     """All caches of a manager.
 
+    Attributes:
+        lent_factory: the program has got the factory; its informers are then never dropped, because
+            the program may use them too.
+
     Args:
         clock: the time.
         on_error: called with every failure of an informer.
@@ -200,15 +283,28 @@ class Caches:
     def __init__(self, clock: Clock, on_error: OnError | None = None) -> None:
         self._clock = clock
         self._on_error = on_error if on_error is not None else LogFailures(clock)
+        #: The defaults of their options.
+        self.defaults = CacheDefaults()
         self._caches: dict[Selection, Cache] = {}
         self._factory: InformerFactory | None = None
+        self.lent_factory = False
 
     def of(self, selection: Selection) -> Cache:
-        """Return the cache of a selection; the first call creates it."""
+        """Return the cache of a selection; the first call creates it. Each call adds a user."""
         cache = self._caches.get(selection)
         if cache is None:
             cache = self._caches[selection] = Cache(selection, self._clock)
+        cache.users += 1
         return cache
+
+    async def release(self, cache: Cache) -> None:
+        """Drop one user of a cache; with its last one its informer stops, and it is forgotten."""
+        cache.users -= 1
+        if cache.users or self._caches.get(cache.selection) is not cache:
+            return
+        del self._caches[cache.selection]
+        if self._factory is not None and cache.is_open and not self.lent_factory:
+            await self._factory.drop(cache.informer)
 
     def __iter__(self) -> Iterator[Cache]:
         return iter(list(self._caches.values()))  # a caller may add more

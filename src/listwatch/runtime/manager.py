@@ -29,6 +29,7 @@ from listwatch.errors import (
 )
 from listwatch.objects.resource_types import name_of_resource
 from listwatch.runtime.api_time import api_time
+from listwatch.runtime.cache_options import DefaultCacheOptions
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.candidate import ElectionEvent, LeaseTimings
 from listwatch.runtime.events import ClientEvents, EventRecorder, component_of
@@ -49,6 +50,7 @@ from listwatch.runtime.parts import (
     kill_process,
     stopped_by_signals,
 )
+from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
 from listwatch.runtime.reconciler_options import ReconcilerOptions
 from listwatch.runtime.recorded_writes import recorded
@@ -111,6 +113,7 @@ class Manager(DeclaresWebhooks):
         own_writes_timeout: time limit for that in seconds; then the key continues, which is logged.
         history_bytes: memory for what each reconciler did to each key, for `listwatch why`; 0 to
             record nothing.
+        event_filter: predicates of every source of every reconciler.
         on_error: called with every failure of the caches; by default they are logged.
         webhooks: how `validate` and `mutate` are served.
         clock: the time.
@@ -134,6 +137,7 @@ class Manager(DeclaresWebhooks):
         reads_own_writes: bool = True,
         own_writes_timeout: float = OWN_WRITES_SECONDS,
         history_bytes: int = HISTORY_BYTES,
+        event_filter: Sequence[Predicate] = (),
         on_error: OnError | None = None,
         webhooks: WebhookOptions | None = None,
         clock: Clock | None = None,
@@ -155,6 +159,7 @@ class Manager(DeclaresWebhooks):
         self._start_timeout = start_timeout
         self._own_writes_timeout = own_writes_timeout if reads_own_writes else None
         self._history_bytes = history_bytes
+        self._event_filter = event_filter
         self._clock = clock or Clock()
         self._parts = Parts(self._clock, grace)
         self._caches = Caches(self._clock, on_error)
@@ -215,12 +220,38 @@ class Manager(DeclaresWebhooks):
             sync_timeout=self._start_timeout,
             own_writes_timeout=self._own_writes_timeout,
             history_bytes=self._history_bytes,
+            event_filter=self._event_filter,
             clock=self._clock,
         )
         if isinstance(name, type):
             made.for_(name)
         self._reconcilers.append(made)
         return made
+
+    def cache_defaults(
+        self,
+        resource: str | type[Any] | None = None,
+        *,
+        in_namespace: str = "",
+        **options: Unpack[DefaultCacheOptions],
+    ) -> None:
+        """Set options that the caches of reconcilers have unless a source has others.
+
+        Defaults for a resource count before those for a namespace, and those before the manager's;
+        the most specific are for a resource in a namespace. Index functions add up. Call it before
+        the reconcilers name their sources.
+
+        Args:
+            resource: as the sources name it; None for all.
+            in_namespace: only for the caches of this namespace; empty for all.
+            options: see `DefaultCacheOptions`.
+
+        Raises:
+            RuntimeError: a source that they concern already exists.
+            ValueError: `namespaces` together with `in_namespace`.
+        """
+        word = "" if resource is None else name_of_resource(resource)
+        self._caches.defaults.set(word, in_namespace, options)
 
     def task(self, run: T, *, name: str = "", leader_only: bool = True) -> T:
         """Run a coroutine function alongside the reconcilers; also a decorator.
@@ -323,6 +354,7 @@ class Manager(DeclaresWebhooks):
     @property
     def informers(self) -> InformerFactory:
         """Creates and runs informers in addition to those of the reconcilers."""
+        self._caches.lent_factory = True
         return self._caches.factory
 
     @property

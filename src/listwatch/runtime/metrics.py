@@ -201,7 +201,7 @@ def _cache_metrics(caches: Sequence[Cache]) -> Iterator["Metric"]:
         labels=label,
     )
     for cache in caches:
-        labels = [str(cache.selection)]
+        labels = [cache.name]
         ready.add_metric(labels, int(cache.health().ready))
         state = cache.statistics()
         if state is None:

@@ -164,7 +164,8 @@ class OwnWrites:
         target = write.target
         for cache in self._by_resource.get((target.group, target.plural), ()):
             selection = cache.selection
-            if selection.namespace is not None and target.namespace != selection.namespace:
+            # In a cache of a namespace, a cluster-scoped resource is there as a whole.
+            if selection.namespace and target.namespace not in {"", selection.namespace}:
                 continue
             if write.is_lost or _selects(selection, write) or cache.holds(write.key):
                 yield cache

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from listwatch.clock import Clock, is_cancelled
 from listwatch.errors import QueueClosedError, unwrap
@@ -25,7 +25,6 @@ from listwatch.workqueue.metrics import Histogram
 from listwatch.workqueue.priority_queue import PriorityQueue
 
 if TYPE_CHECKING:
-    from listwatch.runtime.caches import Cache
     from listwatch.runtime.leading import LeadershipGuard
 
 _logger = logging.getLogger(__name__)
@@ -35,6 +34,14 @@ REFUSED_SECONDS: Final = 120.0
 
 #: Number of deleted objects whose keys are remembered as seen.
 _REMEMBERED_DELETIONS: Final = 10_000
+
+
+class HoldsKeys(Protocol):
+    """Knows which objects are cached."""
+
+    def holds(self, key: str) -> bool:
+        """Return whether an object of this key is cached."""
+        ...
 
 
 class ReconcileLoop:
@@ -75,8 +82,8 @@ class ReconcileLoop:
         self._concurrency = concurrency
         self._timeout = timeout
         self._clock = clock
-        #: The cache of the objects whose keys are reconciled; None if there is none.
-        self.primary: Cache | None = None
+        #: Knows the objects whose keys are reconciled; None if there are none.
+        self.primary: HoldsKeys | None = None
         #: Returns whether a key belongs to this replica; None accepts all.
         self.accepts: Callable[[str], bool] | None = None
         #: The times at which keys were refused. In a plain dict, finding the first key takes longer

@@ -3,17 +3,29 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, Unpack, overload
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
-import msgspec
-
-from listwatch.cache.factory import Selection
+from listwatch.backoff import START, retry
 from listwatch.cache.lister import Lister
+from listwatch.cache.processor import StoppedError
+from listwatch.cache.shared_cache import NotSyncedError
 from listwatch.cache.typed import Into, T, checked
 from listwatch.clock import Clock
-from listwatch.errors import ListWatchError
-from listwatch.objects import Object
+from listwatch.errors import DisconnectedError, ListWatchError, UnknownResourceError
 from listwatch.objects.resource_types import name_of_resource
+from listwatch.runtime.cache_options import CacheOptions, PrimaryOptions, SourceOptions
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import ReconcileCaller, ReconcileFunction
 from listwatch.runtime.history import HISTORY_BYTES, History
@@ -22,10 +34,17 @@ from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, OwnWrites
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.reconcile_loop import ReconcileLoop
 from listwatch.runtime.reconcile_record import Trigger
-from listwatch.runtime.reconciler_options import PrimaryOptions, as_type
+from listwatch.runtime.reconciler_options import as_type
 from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
-from listwatch.runtime.sources import Feeds, KeySource, MapFunc, owner_keys
-from listwatch.shard_range import ShardRange
+from listwatch.runtime.source_set import (
+    Declaration,
+    Source,
+    SourceKind,
+    SourceSet,
+    SourceStatus,
+    unsynced,
+)
+from listwatch.runtime.sources import Feeds, MapFunc
 from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
 from listwatch.workqueue.rate_limiters import RateLimiter
 
@@ -79,7 +98,7 @@ class Reconciler(Generic[T]):
     `get` and `lister` return objects of that type.
 
     Sources may be added while it runs, in the manager's event loop. They start at once, and no
-    reconcile starts until their caches have synced.
+    reconcile starts until their caches have synced. `remove` ends one.
 
     Args:
         name: for logs and metrics; unique in the process.
@@ -96,6 +115,7 @@ class Reconciler(Generic[T]):
         own_writes_timeout: maximum seconds that a key waits until the caches have the writes of its
             last reconcile; None to reconcile it at once.
         history_bytes: memory for the records of its last reconciles; 0 for none.
+        event_filter: predicates of each of its sources, in addition to the source's own.
         clock: the time.
     """
 
@@ -114,6 +134,7 @@ class Reconciler(Generic[T]):
         sync_timeout: float = 120.0,
         own_writes_timeout: float | None = OWN_WRITES_SECONDS,
         history_bytes: int = HISTORY_BYTES,
+        event_filter: Sequence[Predicate] = (),
         clock: Clock | None = None,
     ) -> None:
         if not name:
@@ -126,26 +147,29 @@ class Reconciler(Generic[T]):
         self._threaded = threaded
         self._sync_timeout = sync_timeout
         self._clock = clock or Clock()
-        self._caches = caches
         self._function: ReconcileFunction | None = None
         self.queue: PriorityQueue[str] = PriorityQueue(
             name=name, clock=self._clock, rate_limiter=rate_limiter
         )
         #: The verbs of each resource declared with `writes`.
         self.written: dict[str, set[str]] = {}
-        self._owns_some = False
-        self._primary: Cache | None = None
-        self._decode: Into[T] | None = None
-        self._used: dict[Selection, Cache] = {}
+        self._sources = SourceSet(
+            name,
+            caches,
+            put=self._put,
+            put_other=self._put_own,
+            gone=self._gone,
+            event_filter=event_filter,
+        )
         self._own_writes = (
             None
             if own_writes_timeout is None
-            else OwnWrites(name, self._used.values(), seconds=own_writes_timeout, clock=self._clock)
+            else OwnWrites(name, self._sources, seconds=own_writes_timeout, clock=self._clock)
         )
         #: What happened to its keys; None if switched off.
         self.history = (
             History(
-                self._used.values(),
+                self._sources,
                 _unknown if self._own_writes is None else self._own_writes.cached,
                 max_bytes=history_bytes,
                 clock=self._clock,
@@ -163,12 +187,12 @@ class Reconciler(Generic[T]):
             timeout=timeout,
             clock=self._clock,
         )
-        self._owned: list[tuple[Cache, Sequence[Predicate], bool]] = []
         self._feeds = Feeds(self._put_own, self._work.report, self._clock)
+        #: The waits for the sync of late sources.
+        self._syncing: dict[Source, asyncio.Task[None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._discovery: FindsResources | None = None
         self._client: Client | None = None
-        self._owner: Resource | None = None
         # Around the wait for the caches; `stop` makes it expire.
         self._waiting = self._clock.timeout(None)
 
@@ -192,16 +216,7 @@ class Reconciler(Generic[T]):
     @overload
     def for_(self, resource: type[U], **options: Unpack[PrimaryOptions]) -> "Reconciler[U]": ...
     def for_(
-        self,
-        resource: str | type[Any],
-        *,
-        decode: Any = None,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        predicates: Sequence[Predicate] = (),
-        fields: type[msgspec.Struct] | None = None,
-        shard: ShardRange | None = None,
+        self, resource: str | type[Any], *, decode: Any = None, **options: Unpack[PrimaryOptions]
     ) -> Any:
         """Reconcile the objects of this resource: the function gets their keys.
 
@@ -209,54 +224,35 @@ class Reconciler(Generic[T]):
             resource: such as "widgets.example.com".
             decode: the type that `get` and `lister` return, for a resource given by name: anything
                 that `Object.decode` takes, such as a model of another client.
-            namespace: None for all.
-            label_selector: only these objects.
-            field_selector: only these objects.
-            predicates: only these changes.
-            fields: decode these fields with each object, for predicates and `obj.fields`.
-            shard: only this range of uids, for replicas with a fixed share each. Other sources then
-                wake only keys of cached objects: the rest belong to another replica.
+            options: see `PrimaryOptions` and the classes that it extends.
+
+        Raises:
+            ValueError: it already has such a source, or an option conflicts with those of another
+                user of the same cache.
         """
-        if self._primary is not None:
-            raise ValueError(f"reconciler {self.name} is already for {self._primary.selection}")
-        word = name_of_resource(resource)
-        selection = Selection(word, namespace, label_selector, field_selector, shard=shard)
-        self._decode = checked(resource if isinstance(resource, type) else decode)
-        self._primary = self._work.primary = self._use(selection, fields)
-        self._primary.add_handler(
-            KeySource(word, self._put, None, predicates, self._work.remember_deleted), self.name
-        )
-        self._begin(self._primary)
+        source = self._declare("for_", resource, options, decode, shard=options.get("shard"))
+        self._work.primary = source
+        self._begin(source)
         return self
 
     def owns(
         self,
         resource: str | type[Any],
         *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        predicates: Sequence[Predicate] = (),
-        fields: type[msgspec.Struct] | None = None,
         controllers_only: bool = True,
+        decode: Into[Any] | None = None,
+        **options: Unpack[SourceOptions],
     ) -> Self:
         """Reconcile an object when something it owns changes, by the owner references.
 
         Args:
             resource: the owned resource, such as "deployments".
-            namespace: None for all.
-            label_selector: only these objects.
-            field_selector: only these objects.
-            predicates: only these changes.
-            fields: decode these fields with each owned object.
             controllers_only: only if the owner reference is marked as the controller.
+            decode: the type that `lister` returns, as for `for_`.
+            options: see `SourceOptions` and the classes that it extends.
         """
-        word = name_of_resource(resource)
-        selection = Selection(word, namespace, label_selector, field_selector)
-        cache = self._use(selection, fields)
-        self._owned.append((cache, predicates, controllers_only))
-        self._owns_some = True
-        self._begin(cache)
+        source = self._declare("owns", resource, options, decode, controllers_only=controllers_only)
+        self._begin(source)
         return self
 
     def watches(
@@ -264,36 +260,36 @@ class Reconciler(Generic[T]):
         resource: str | type[Any],
         map_func: MapFunc,
         *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        predicates: Sequence[Predicate] = (),
-        fields: type[msgspec.Struct] | None = None,
+        decode: Into[Any] | None = None,
+        **options: Unpack[SourceOptions],
     ) -> Self:
         """Reconcile the keys that a function returns for each object that changes.
 
         Args:
             resource: what to watch.
-            map_func: returns the keys; called with the old and the new state of an update.
-            namespace: None for all.
-            label_selector: only these objects.
-            field_selector: only these objects.
-            predicates: only these changes.
-            fields: decode these fields with each object.
+            map_func: gets an `Object` and returns the keys; called with the old and the new state
+                of an update.
+            decode: the type that `lister` returns, as for `for_`.
+            options: see `SourceOptions` and the classes that it extends.
         """
-        word = name_of_resource(resource)
-        selection = Selection(word, namespace, label_selector, field_selector)
-        cache = self._use(selection, fields)
-        cache.add_handler(KeySource(word, self._put_own, map_func, predicates), self.name)
-        self._begin(cache)
+        self._begin(self._declare("watches", resource, options, decode, map_func=map_func))
         return self
 
     def reads(
-        self, resource: str | type[Any], *, namespace: str | None = None, label_selector: str = ""
+        self,
+        resource: str | type[Any],
+        *,
+        decode: Into[Any] | None = None,
+        **options: Unpack[CacheOptions],
     ) -> Self:
-        """Keep a cache of a resource for the function to read; its changes wake nothing."""
-        selection = Selection(name_of_resource(resource), namespace, label_selector)
-        self._begin(self._use(selection, None))
+        """Keep a cache of a resource for the function to read; its changes wake nothing.
+
+        Args:
+            resource: what to cache.
+            decode: the type that `lister` returns, as for `for_`.
+            options: see `CacheOptions` and the class that it extends.
+        """
+        self._begin(self._declare("reads", resource, options, decode))
         return self
 
     def writes(self, resource: str | type[Any], *verbs: str) -> Self:
@@ -312,34 +308,94 @@ class Reconciler(Generic[T]):
     def declared(self) -> Mapping[str, Collection[str]]:
         """The verbs that it uses on each resource, apart from reading."""
         found = {resource: frozenset(verbs) for resource, verbs in self.written.items()}
-        if self._owns_some and self._primary is not None:
+        primary = self._sources.primary
+        if self._sources.owns_some and primary is not None:
             # The admission plugin OwnerReferencesPermissionEnforcement asks for this right where an
             # owner reference blocks the deletion of the owner.
-            found[f"{self._primary.selection.resource}/finalizers"] = frozenset({"update"})
+            found[f"{primary.declared.resource}/finalizers"] = frozenset({"update"})
         return found
 
-    def every(self, seconds: float, keys: Callable[[], Iterable[str]] | None = None) -> Self:
+    def every(
+        self,
+        seconds: float,
+        keys: Callable[[], Iterable[str]] | None = None,
+        *,
+        name: str = "every",
+    ) -> Self:
         """Reconcile these keys at this interval, with low priority.
 
         Args:
             seconds: the interval.
             keys: returns the keys; by default those of all objects of the primary resource.
+            name: for `remove`.
         """
         if not seconds > 0:
             raise ValueError(f"reconciler {self.name}: every({seconds}) is too short an interval")
         self._check_may_add()
-        self._feeds.every(seconds, self._all_keys if keys is None else keys)
+        self._feeds.every(name, seconds, self._all_keys if keys is None else keys)
         return self
 
-    def events(self, stream: Callable[[], AsyncIterable[str]]) -> Self:
+    def events(self, stream: Callable[[], AsyncIterable[str]], *, name: str = "events") -> Self:
         """Reconcile the keys that a stream yields, such as a message queue.
 
         Args:
             stream: creates the stream; called again, after a delay, when it ends or fails.
+            name: for `remove`.
         """
         self._check_may_add()
-        self._feeds.follow(stream)
+        self._feeds.follow(name, stream)
         return self
+
+    async def remove(self, name: str) -> None:
+        """End the sources of a name, and return when nothing of them runs any more.
+
+        A cache without another user stops; the next source of the same selection starts a new one.
+        Keys that are queued stay so. Call it in the manager's event loop.
+
+        Args:
+            name: the `name` of a source, or its resource if it has none; of timers and streams
+                their `name`.
+
+        Raises:
+            ValueError: there is no such source, or it is that of `for_`.
+        """
+        if await self._feeds.remove(name):
+            return
+        taken = self._sources.take(name)
+        syncing = {self._syncing[source] for source in taken if source in self._syncing}
+        for task in syncing:
+            task.cancel()
+        if syncing:
+            await asyncio.wait(syncing)
+        await self._sources.end(taken)
+        await self._learn_resources()
+
+    async def wait_for_sync(self, name: str = "", *, seconds: float | None = None) -> None:
+        """Return when the caches of one source have synced and its handlers have heard of it.
+
+        Args:
+            name: as for `lister`.
+            seconds: time limit; by default that of the start.
+
+        Raises:
+            NotSyncedError: the time limit expired.
+            StoppedError: the source was removed first.
+            ValueError: as for `lister`.
+        """
+        source = self._sources.named(name)
+        limit = self._sync_timeout if seconds is None else seconds
+        try:
+            async with self._clock.timeout(limit):
+                await source.begun.wait()
+        except TimeoutError:
+            raise NotSyncedError(f"{source} has not begun within {limit:g} s") from None
+        for cache in source.caches:
+            await cache.wait_for_sync(limit)
+
+    @property
+    def sources(self) -> Sequence[SourceStatus]:
+        """The sources with a resource, in the order in which they were added."""
+        return [source.status() for source in self._sources.sources]
 
     def share(self, accepts: Callable[[str], bool]) -> None:
         """Reconcile only the keys that this accepts; called right before each reconcile."""
@@ -347,7 +403,7 @@ class Reconciler(Generic[T]):
 
     def wake(self, wanted: Callable[[str], bool]) -> None:
         """Queue the wanted ones of all keys, and of those recently refused."""
-        known = self._all_keys() if self._primary is not None else ()
+        known = self._all_keys() if self._sources.primary is not None else ()
         for key in {*known, *self._work.refused}:
             if wanted(key):
                 self._work.refused.pop(key, None)
@@ -389,71 +445,64 @@ class Reconciler(Generic[T]):
         Raises:
             TerminalError: the object does not fit the reconciler's type.
         """
-        if self._primary is None:
+        primary = self._sources.primary
+        if primary is None:
             raise ValueError(f"reconciler {self.name} has no resource: call for_")
+        cache = primary.cache_of(key)
+        if cache is None:
+            return None
         if self._own_writes is None:
-            obj: Any = self._primary.indexer.get_by_key(key)
+            obj: Any = cache.indexer.get_by_key(key)
         else:
-            obj = self._own_writes.latest(self._primary, key)
-        return obj if obj is None or self._decode is None else as_type(obj, self._decode)
+            obj = self._own_writes.latest(cache, key)
+        decode: Into[T] | None = primary.declared.decode
+        value: T | None = obj if obj is None or decode is None else as_type(obj, decode)
+        return value
 
     @overload
     def lister(self) -> Lister[T]: ...
     @overload
-    def lister(self, resource: str) -> Lister[Object]: ...
+    def lister(self, name: str) -> Lister[Any]: ...
     @overload
-    def lister(self, resource: str, *, decode: Into[U]) -> Lister[U]: ...
+    def lister(self, name: str, *, decode: Into[U]) -> Lister[U]: ...
     @overload
-    def lister(self, resource: type[U]) -> Lister[U]: ...
-    def lister(self, resource: str | type[Any] = "", *, decode: Any = None) -> Lister[Any]:
-        """Return a lister of the cached objects of a resource.
+    def lister(self, name: type[U]) -> Lister[U]: ...
+    def lister(self, name: str | type[Any] = "", *, decode: Any = None) -> Lister[Any]:
+        """Return a lister of the cached objects of a source, over all of its namespaces.
 
         Args:
-            resource: a resource given to `for_`, `owns`, `watches` or `reads`; empty for that of
-                `for_`.
-            decode: as for `for_`.
+            name: the `name` of a source, or a resource given to `for_`, `owns`, `watches` or
+                `reads`; empty for that of `for_`.
+            decode: the type of the objects; by default that of the source.
 
         Raises:
-            ValueError: it has no such cache, or several.
+            ValueError: it has no such source, or several selections of the resource.
         """
-        informer = self._cache(name_of_resource(resource)).informer
-        into = resource if isinstance(resource, type) else decode
-        if not resource:
-            into = decode or self._decode
-        return informer.lister if into is None else informer.view(into).lister
+        into = name if isinstance(name, type) else decode
+        return self._sources.named(name_of_resource(name)).lister(into)
 
     async def catch_up(
-        self, resource_version: str, resource: str | type[Any] = "", *, seconds: float = 10.0
+        self, resource_version: str, name: str | type[Any] = "", *, seconds: float = 10.0
     ) -> None:
         """Wait until the cache contains everything up to a version, to read your own writes.
 
         Args:
             resource_version: the version that a write returned.
-            resource: as for `lister`.
+            name: as for `lister`.
             seconds: time limit.
 
         Raises:
             TimeoutError: the time limit expired; the cache is far behind.
             ValueError: as for `lister`.
         """
-        informer = self._cache(name_of_resource(resource)).informer
-        await informer.wait_for_resource_version(resource_version, seconds=seconds)
-
-    def _cache(self, resource: str) -> Cache:
-        if not resource and self._primary is not None:
-            return self._primary
-        found = [cache for where, cache in self._used.items() if where.resource == resource]
-        if len(found) != 1:
-            known = ", ".join(map(str, self._used))
-            raise ValueError(
-                f"reconciler {self.name} has no cache of {resource!r}, only of {known}"
-            )
-        return found[0]
+        async with self._clock.timeout(seconds):
+            for cache in self._sources.named(name_of_resource(name)).caches:
+                await cache.informer.wait_for_resource_version(resource_version)
 
     @property
     def caches(self) -> Sequence[Cache]:
         """The caches that must have synced before it starts."""
-        return list(self._used.values())
+        return list(self._sources)
 
     async def drained(self, keeps: Callable[[str], bool]) -> None:
         """Return when no key is in process that `keeps` rejects.
@@ -483,7 +532,7 @@ class Reconciler(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._discovery = discovery
         self._client = client
-        await self._begin_owned()
+        await self._sources.begin(discovery.find)
 
     async def run(self, guard: "LeadershipGuard | None" = None) -> None:
         """Wait for the caches, then reconcile until `stop` or a cancellation.
@@ -499,12 +548,15 @@ class Reconciler(Generic[T]):
         try:
             async with self._waiting:
                 synced: set[Cache] = set()
-                while self._owned or set(self._used.values()) - synced:
-                    await self._begin_owned()
-                    missing = set(self._used.values()) - synced
-                    for cache in missing:
-                        await cache.wait_for_sync(self._sync_timeout)
-                    synced |= missing
+                while self._sources.waiting or unsynced(self._sources.sources, synced):
+                    await self._look_up()
+                    for cache in unsynced(self._sources.sources, synced):
+                        try:
+                            await cache.wait_for_sync(self._sync_timeout)
+                        except StoppedError:
+                            if cache in self._sources:
+                                raise
+                        synced.add(cache)
                 await self._learn_resources()
         except TimeoutError:
             if not self._waiting.expired:
@@ -525,12 +577,26 @@ class Reconciler(Generic[T]):
 
     # --- Sources ---
 
-    def _use(self, selection: Selection, fields: type[msgspec.Struct] | None) -> Cache:
+    def _declare(
+        self,
+        kind: SourceKind,
+        resource: str | type[Any],
+        options: Mapping[str, Any],
+        decode: Into[Any] | None,
+        **more: Any,
+    ) -> Source:
         self._check_may_add()
-        cache = self._caches.of(selection)
-        cache.want_fields(fields)
-        self._used[selection] = cache
-        return cache
+        cached = {k: v for k, v in options.items() if k not in {"predicates", "shard"}}
+        return self._sources.declare(
+            Declaration(
+                kind=kind,
+                resource=name_of_resource(resource),
+                options=cast("CacheOptions", cached),
+                predicates=options.get("predicates", ()),
+                decode=checked(resource if isinstance(resource, type) else decode),
+                **more,
+            )
+        )
 
     def _check_may_add(self) -> None:
         if self._work.is_stopping:
@@ -542,41 +608,37 @@ class Reconciler(Generic[T]):
                 f"reconciler {self.name} has started: add sources in its manager's event loop"
             )
 
-    def _begin(self, cache: Cache) -> None:
+    def _begin(self, source: Source) -> None:
         """Start a source, possibly after the reconciler itself."""
-        self._caches.ensure_open(cache)
+        begun = self._sources.begin_at_once(source)
         if self._feeds.are_running:
             self._work.hold()
-            self._feeds.spawn(self._sync(cache))
+            task = self._syncing[source] = self._feeds.spawn(self._sync(source, begun=begun))
+            task.add_done_callback(lambda _: self._syncing.pop(source, None))
 
-    async def _sync(self, cache: Cache) -> None:
-        await self._begin_owned()
-        await cache.wait_for_sync(self._sync_timeout)
-        await self._learn_resources()
-        self._work.release()
+    async def _sync(self, source: Source, *, begun: bool) -> None:
+        try:
+            if not begun:
+                await self._look_up()
+            for cache in source.caches:
+                await cache.wait_for_sync(self._sync_timeout)
+            await self._learn_resources()
+        finally:
+            self._work.release()
 
-    async def _begin_owned(self) -> None:
-        """Make changes of owned objects wake the owners' keys."""
-        if not self._owned:
+    async def _look_up(self) -> None:
+        """Begin what must be looked up; its resource may be defined a little later."""
+        if not self._sources.waiting:
             return
-        if self._primary is None:
-            raise ValueError(
-                f"reconciler {self.name} has owns but no resource of its own: call for_"
-            )
         assert self._discovery is not None  # noqa: S101 - set by prepare
-        if self._owner is None:
-            self._owner = await self._discovery.find(self._primary.selection.resource)
-        owner = self._owner
-        while self._owned:
-            cache, predicates, controllers_only = self._owned.pop()
-            map_func = owner_keys(
-                owner.group,
-                owner.kind,
-                namespaced=owner.namespaced,
-                controllers_only=controllers_only,
-            )
-            source = KeySource(cache.selection.resource, self._put_own, map_func, predicates)
-            cache.add_handler(source, self.name)
+        give_up_at = self._clock.now() + self._sync_timeout
+
+        def after(error: Exception, delay: float) -> float | None:
+            may_pass = isinstance(error, UnknownResourceError | DisconnectedError | TimeoutError)
+            return delay if may_pass and self._clock.now() + delay <= give_up_at else None
+
+        begin = partial(self._sources.begin, self._discovery.find)
+        await retry(begin, START, after, clock=self._clock)
 
     def _put(self, key: object, priority: int, trigger: Trigger) -> None:
         if not isinstance(key, str) or not key:
@@ -588,12 +650,15 @@ class Reconciler(Generic[T]):
     def _put_own(self, key: str, priority: int, trigger: Trigger) -> None:
         # With a fixed share, an object that is not cached belongs to another replica; it is not
         # gone. Nothing is lost: the key is queued when the object enters and leaves the cache.
-        primary = self._primary
-        if primary is None or primary.selection.shard is None or primary.holds(key):
+        primary = self._sources.primary
+        if primary is None or primary.declared.shard is None or primary.holds(key):
             self._put(key, priority, trigger)
 
+    def _gone(self, key: str) -> None:
+        self._work.remember_deleted(key)
+
     def _all_keys(self) -> Iterable[str]:
-        return self._cache("").indexer.list_keys()
+        return self._sources.named("").keys()
 
     async def _learn_resources(self) -> None:
         if self._own_writes is not None and self._discovery is not None:

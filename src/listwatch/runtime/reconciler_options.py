@@ -1,16 +1,11 @@
 """The options of reconcilers and of their sources."""
 
-from collections.abc import Sequence
 from typing import TypedDict
-
-import msgspec
 
 from listwatch.cache.typed import Into, T
 from listwatch.objects import Object, ObjectDecodeError
-from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.recorded_writes import note_read
 from listwatch.runtime.results import TerminalError
-from listwatch.shard_range import ShardRange
 from listwatch.workqueue.rate_limiters import RateLimiter
 
 
@@ -24,17 +19,6 @@ class ReconcilerOptions(TypedDict, total=False):
     rate_limiter: RateLimiter[str] | None
     hot_key_burst: int
     hot_key_interval: float
-
-
-class PrimaryOptions(TypedDict, total=False):
-    """The options of `Reconciler.for_`; see there."""
-
-    namespace: str | None
-    label_selector: str
-    field_selector: str
-    predicates: Sequence[Predicate]
-    fields: type[msgspec.Struct] | None
-    shard: ShardRange | None
 
 
 def as_type(obj: Object, decode: Into[T]) -> T:

@@ -110,33 +110,47 @@ class Feeds:
         self._put = put
         self._report = report
         self._clock = clock
-        self._feeds: list[Callable[[], Coroutine[object, object, None]]] = []
+        self._feeds: list[tuple[str, Callable[[], Coroutine[object, object, None]]]] = []
         self._group: asyncio.TaskGroup | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[asyncio.Task[None], str] = {}
 
     @property
     def are_running(self) -> bool:
         """Whether new timers and streams start at once."""
         return self._group is not None
 
-    def every(self, seconds: float, keys: Callable[[], Iterable[str]]) -> None:
+    def every(self, name: str, seconds: float, keys: Callable[[], Iterable[str]]) -> None:
         """Put these keys at this interval, with low priority."""
-        self._add(partial(self._tick, seconds, keys))
+        self.add(name, partial(self._tick, seconds, keys))
 
-    def follow(self, stream: Callable[[], AsyncIterable[str]]) -> None:
+    def follow(self, name: str, stream: Callable[[], AsyncIterable[str]]) -> None:
         """Put the keys that a stream yields."""
-        self._add(partial(self._follow, stream))
+        self.add(name, partial(self._follow, stream))
 
-    def _add(self, feed: Callable[[], Coroutine[object, object, None]]) -> None:
-        self._feeds.append(feed)
+    def add(self, name: str, feed: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run a coroutine function as long as the sources run."""
+        self._feeds.append((name, feed))
         if self._group is not None:
-            self.spawn(feed())
+            _ = self.spawn(feed(), name)
+
+    async def remove(self, name: str) -> bool:
+        """End all timers and streams of a name; return whether there were any."""
+        kept = [(each, feed) for each, feed in self._feeds if each != name]
+        if len(kept) == len(self._feeds):
+            return False
+        self._feeds = kept
+        ending = {task for task, each in self._tasks.items() if each == name}
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
+        return True
 
     def begin(self, group: asyncio.TaskGroup) -> None:
         """Start them in this group."""
         self._group = group
-        for feed in self._feeds:
-            self.spawn(feed())
+        for name, feed in self._feeds:
+            _ = self.spawn(feed(), name)
 
     def end(self) -> None:
         """Cancel them."""
@@ -144,14 +158,17 @@ class Feeds:
         for task in self._tasks:
             task.cancel()
 
-    def spawn(self, work: Coroutine[object, object, None]) -> None:
+    def spawn(self, work: Coroutine[object, object, None], name: str = "") -> asyncio.Task[None]:
         """Run something alongside the sources."""
         assert self._group is not None  # noqa: S101 - callers check first
         try:
-            self._tasks.append(self._group.create_task(work))
+            task = self._group.create_task(work)
         except RuntimeError:  # the group is ending
             work.close()
             raise
+        self._tasks[task] = name
+        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
+        return task
 
     async def _tick(self, seconds: float, keys: Callable[[], Iterable[str]]) -> None:
         while True:

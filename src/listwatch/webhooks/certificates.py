@@ -149,14 +149,13 @@ def read_certificate(certificate: bytes, key: bytes, authority: bytes) -> Servin
     first = found[0]
     _check_key(first, key)
     authorities = read_authorities(authority)
-    facts = _facts(first)
     return ServingCertificate(
         certificate,
         key,
         authorities[0] if authorities else Authority(b"", 0.0, ours=False),
-        facts.names,
-        facts.not_before,
-        facts.not_after,
+        tuple(_names(first)),
+        first.not_valid_before_utc.timestamp(),
+        first.not_valid_after_utc.timestamp(),
     )
 
 
@@ -179,44 +178,6 @@ def read_authorities(bundle: bytes) -> tuple[Authority, ...]:
         for found in _certificates(bundle)
     ]
     return tuple(dict.fromkeys(made))
-
-
-class CertificateFacts(msgspec.Struct, frozen=True):
-    """What a certificate says.
-
-    Attributes:
-        names: the host names and addresses that it is for.
-        not_before: when its time begins, in seconds since 1970.
-        not_after: when it expires, in seconds since 1970.
-    """
-
-    names: tuple[str, ...]
-    not_before: float
-    not_after: float
-
-
-def certificate_facts(der: bytes) -> CertificateFacts:
-    """Return what a certificate in DER says.
-
-    Raises:
-        CertificateError: it is none.
-        ConfigError: the extra `webhooks` is not installed.
-    """
-    _need_cryptography()
-    from cryptography import x509  # noqa: PLC0415 - an extra, slow to load
-
-    try:
-        return _facts(x509.load_der_x509_certificate(der))
-    except ValueError as error:
-        raise CertificateError(f"it is no certificate: {error}") from None
-
-
-def _facts(certificate: "x509.Certificate") -> CertificateFacts:
-    return CertificateFacts(
-        tuple(_names(certificate)),
-        certificate.not_valid_before_utc.timestamp(),
-        certificate.not_valid_after_utc.timestamp(),
-    )
 
 
 def as_bundle(authorities: Iterable[Authority]) -> bytes:
