@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.apiserver.workloads.failures import PodFailure
-from listwatch.apiserver.workloads.jobs import read_indexes, written_indexes
+from listwatch.apiserver.workloads.job_policies import read_indexes, written_indexes
 from workload_cluster import PATHS, Cluster, cluster, conditions
 
 

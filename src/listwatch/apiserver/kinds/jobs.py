@@ -14,12 +14,15 @@ from listwatch.apiserver.kinds.rules import label, label_selector, not_negative,
 from listwatch.apiserver.kinds.schedule import schedule_problem
 from listwatch.schema.causes import Cause, invalid_value, not_supported, required
 
+#: The limit of all failures if each index has one.
+_NO_LIMIT = 2**31 - 1
+
 
 def _default_job_spec(spec: Object) -> None:
     if "completions" not in spec and "parallelism" not in spec:
         spec["completions"] = spec["parallelism"] = 1
     spec.setdefault("parallelism", 1)
-    spec.setdefault("backoffLimit", 6)
+    spec.setdefault("backoffLimit", 6 if "backoffLimitPerIndex" not in spec else _NO_LIMIT)
     spec.setdefault("completionMode", "NonIndexed")
     for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
         for condition in rule.get("onPodConditions") or ():

@@ -2,6 +2,13 @@
 
 from collections.abc import Iterable
 
+from listwatch.apiserver.workloads.job_policies import (
+    IndexFailures,
+    read_indexes,
+    success_by_policy,
+    verdict_on,
+    written_indexes,
+)
 from listwatch.apiserver.workloads.observed import (
     JOBS,
     PODS,
@@ -98,7 +105,23 @@ class _Work:
         self._ending = [pod for pod in pods if not is_finished(pod) and is_deleting(pod)]
         self._indexed = self._spec.get("completionMode") == "Indexed"
         self._status: Object = dict(self._before)
+        self._failures = self._index_failures()
+        self._held: set[str] = set()
+        if self._failures is not None and not self._is_ending():
+            self._held = self._failures.unreplaced()
         self._count()
+
+    def _is_ending(self) -> bool:
+        return is_true(self._job, "FailureTarget") or is_true(self._job, "SuccessCriteriaMet")
+
+    def _index_failures(self) -> IndexFailures | None:
+        if not self._indexed or self._spec.get("backoffLimitPerIndex") is None:
+            return None
+        pods = [(index, pod) for pod in self._pods if (index := _index_of(pod)) is not None]
+        known = read_indexes(self._before.get("failedIndexes") or "")
+        found = IndexFailures(self._spec, pods, known)
+        self._status["failedIndexes"] = written_indexes(found.failed)
+        return found
 
     # -- counts ------------------------------------------------------------------------------
 
@@ -111,6 +134,11 @@ class _Work:
         }
         noted = self._before.get("uncountedTerminatedPods") or {}
         uncounted: Object = {}
+        ignored = {
+            uid
+            for uid, pod in tracked.items()
+            if _phase(pod) == "Failed" and not verdict_on(self._spec, pod).is_counted
+        }
         for name, phase in (("succeeded", "Succeeded"), ("failed", "Failed")):
             known = list(noted.get(name) or ())
             left = [uid for uid in known if uid in tracked]
@@ -118,7 +146,10 @@ class _Work:
             new = [
                 uid
                 for uid, pod in tracked.items()
-                if uid not in known and (pod.get("status") or {}).get("phase") == phase
+                if uid not in known
+                and uid not in ignored
+                and uid not in self._held
+                and _phase(pod) == phase
             ]
             if left or new:
                 uncounted[name] = [*left, *new]
@@ -129,14 +160,14 @@ class _Work:
         self._let_go = [
             tracked[uid] for uids in uncounted.values() for uid in uids if uid in tracked
         ]
+        self._let_go += [tracked[uid] for uid in sorted(ignored - self._held)]
         self.failed = self._total("failed")
         self._indexes = read_indexes(self._before.get("completedIndexes", ""))
         if self._indexed:
             self._indexes |= {
                 index
                 for pod in self._pods
-                if (pod.get("status") or {}).get("phase") == "Succeeded"
-                and (index := _index_of(pod)) is not None
+                if _phase(pod) == "Succeeded" and (index := _index_of(pod)) is not None
             }
             self._status["completedIndexes"] = written_indexes(self._indexes)
             if not self._indexes:
@@ -163,10 +194,9 @@ class _Work:
         if failure is not None:
             work: Steps = [Delete(PODS, pod) for pod in self._active]
             self._end("FailureTarget", "Failed", *failure)
-        elif self._is_complete():
+        elif (success := self._success()) is not None:
             work = [Delete(PODS, pod) for pod in self._active]
-            words = "Reached expected number of succeeded pods"
-            self._end("SuccessCriteriaMet", "Complete", "CompletionsReached", words)
+            self._end("SuccessCriteriaMet", "Complete", *success)
         elif suspended:
             work = [Delete(PODS, pod) for pod in self._active]
             self._suspend()
@@ -214,7 +244,9 @@ class _Work:
     def _end(self, target: str, kind: str, reason: str, message: str) -> None:
         """Report how the Job ends, and complete it once none of its pods is uncounted."""
         self._put(target, "True", reason, message)
-        if self._active or self._ending or self._status["uncountedTerminatedPods"]:
+        if self._active or self._ending or self._held:
+            return
+        if self._status["uncountedTerminatedPods"]:
             return
         self._put(kind, "True", reason, message)
         if kind == "Complete":
@@ -230,6 +262,9 @@ class _Work:
             return target.get("reason", ""), target.get("message", "")
         if is_true(self._job, "SuccessCriteriaMet"):
             return None
+        for pod in self._pods:
+            if _phase(pod) == "Failed" and (words := verdict_on(self._spec, pod).message):
+                return "PodFailurePolicy", words
         limit = self._spec.get("backoffLimit", 6)
         if self.failed > limit or self._restarts_exceed(limit):
             return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
@@ -237,6 +272,16 @@ class _Work:
         over = deadline is not None and started and self._observed.since(started) >= deadline
         if over and not self._spec.get("suspend"):
             return "DeadlineExceeded", "Job was active longer than specified deadline"
+        return self._failed_indexes()
+
+    def _failed_indexes(self) -> tuple[str, str] | None:
+        failed = len(self._failures.failed) if self._failures is not None else 0
+        most = self._spec.get("maxFailedIndexes")
+        if most is not None and failed > most:
+            words = "Job has exceeded the specified maximal number of failed indexes"
+            return "MaxFailedIndexesExceeded", words
+        if failed and failed + self.succeeded >= self._spec["completions"]:
+            return "FailedIndexes", "Job has failed indexes"
         return None
 
     def _restarts_exceed(self, limit: int) -> bool:
@@ -249,13 +294,21 @@ class _Work:
         )
         return bool(restarts >= max(1, limit))
 
-    def _is_complete(self) -> bool:
-        if is_true(self._job, "SuccessCriteriaMet"):
-            return True
+    def _success(self) -> tuple[str, str] | None:
+        """Return why the Job is complete, or None: reason and message."""
+        target = condition(self._job, "SuccessCriteriaMet")
+        if target is not None and target.get("status") == "True":
+            return target.get("reason", ""), target.get("message", "")
+        by_policy = success_by_policy(self._spec, self._indexes)
+        if by_policy:
+            return "SuccessPolicy", by_policy
         completions = self._spec.get("completions")
         if completions is None:
-            return self.succeeded > 0 and not self._active
-        return bool(self.succeeded >= completions)
+            is_complete = self.succeeded > 0 and not self._active
+        else:
+            is_complete = self.succeeded >= completions
+        words = "Reached expected number of succeeded pods"
+        return ("CompletionsReached", words) if is_complete else None
 
     # -- pods --------------------------------------------------------------------------------
 
@@ -264,7 +317,8 @@ class _Work:
         if completions is None:
             # a work queue: when one pod has succeeded, no new ones start
             return min(len(self._active), parallel) if self.succeeded else int(parallel)
-        return int(min(parallel, completions - self.succeeded))
+        failed = len(self._failures.failed) if self._failures is not None else 0
+        return int(min(parallel, completions - self.succeeded - failed))
 
     def _scale(self) -> Steps:
         wanted = self._wanted()
@@ -281,28 +335,50 @@ class _Work:
         missing = min(wanted - present, _BURST)
         if missing <= 0:
             return []
-        left = self._back_off()
-        if left > 0:
-            return [Later(left)]
+        if self._failures is None:
+            left = self._back_off(self._pods, self.failed)
+            if left > 0:
+                return [Later(left)]
         if not self._indexed:
             return [Create(PODS, self._pod(None)) for _ in range(missing)]
         taken = {_index_of(pod) for pod in self._active} | self._indexes
         if self._spec.get("podReplacementPolicy") == "Failed":
             taken |= {_index_of(pod) for pod in self._ending}
         free = (index for index in range(self._spec["completions"]) if index not in taken)
+        if self._failures is not None:
+            return self._replace(self._failures, free, missing)
         return [
             Create(PODS, self._pod(index)) for index, _ in zip(free, range(missing), strict=False)
         ]
 
-    def _back_off(self) -> float:
+    def _replace(self, failures: IndexFailures, free: Iterable[int], missing: int) -> Steps:
+        """Create pods for indexes that have not failed, each after its own delay."""
+        steps: Steps = []
+        for index in free:
+            if index in failures.failed:
+                continue
+            if len(steps) == missing:
+                break
+            number = failures.of(index)
+            pods = [pod for pod in self._pods if _index_of(pod) == index] if number else []
+            left = self._back_off(pods, number)
+            if left > 0:
+                steps.append(Later(left))
+                continue
+            pod = self._pod(index)
+            pod["metadata"]["annotations"] |= failures.annotations(index)
+            steps.append(Create(PODS, pod))
+        return steps
+
+    def _back_off(self, pods: Iterable[View], failures: int) -> float:
         """Return the delay after the last failure, which grows with the number of failures."""
-        if not self.failed:
+        if not failures:
             return 0.0
-        ended = [_ended_at(pod) for pod in self._pods if _phase(pod) == "Failed"]
+        ended = [_ended_at(pod) for pod in pods if _phase(pod) == "Failed"]
         last = max(filter(None, ended), default=None)
         if last is None:
             return 0.0
-        return self._options.back_off(self.failed) - self._observed.since(last)
+        return self._options.back_off(failures) - self._observed.since(last)
 
     def _pod(self, index: int | None) -> Object:
         template, name = self._spec["template"], self._job["metadata"]["name"]
@@ -347,28 +423,3 @@ def _ended_at(pod: View) -> str | None:
 def _index_of(pod: View) -> int | None:
     text = (pod["metadata"].get("annotations") or {}).get(_INDEX, "")
     return int(text) if text.isascii() and text.isdigit() else None
-
-
-def read_indexes(text: str) -> set[int]:
-    """Return the numbers in a text such as `0,2-4`."""
-    found: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
-
-
-def written_indexes(indexes: Iterable[int]) -> str:
-    """Return numbers as a text such as `0,2-4`."""
-    parts: list[list[int]] = []
-    for index in sorted(indexes):
-        if parts and parts[-1][-1] == index - 1:
-            parts[-1][1:] = [index]
-        else:
-            parts.append([index])
-    return ",".join(
-        f"{part[0]}"
-        if len(part) == 1
-        else f"{part[0]}{'-' if part[1] > part[0] + 1 else ','}{part[1]}"
-        for part in parts
-    )
