@@ -95,6 +95,8 @@ START: Final = Backoff(base=1.0, cap=10.0, spread=_EXACT)
 #: The certificate and configurations of webhooks, by which API servers find them: nothing else
 #: reveals that a failure is over, and few requests are needed.
 WEBHOOKS: Final = Backoff(base=1.0, cap=30.0)
+#: Requests of a storage migration, which may run for hours: a server may restart meanwhile.
+MIGRATION: Final = Backoff(base=1.0, cap=30.0, tries=7)
 #: A stream of keys from outside the cluster: nothing in the cluster reveals what it missed.
 STREAM: Final = Backoff(base=1.0, cap=30.0, spread=_EXACT)
 #: Events (client-go `tools/record`): no work waits for them, and after two minutes they are old

@@ -44,6 +44,10 @@ _COMMANDS = {
         "listwatch.runtime.packaging.commands:manifests_command",
         "Write everything that a controller program needs in a cluster.",
     ),
+    "migrate": (
+        "listwatch.resources.migrate_command:migrate_command",
+        "Rewrite the objects of a custom resource that are stored in old versions.",
+    ),
     "new": (
         "listwatch.runtime.commands:new_command",
         "Create a controller project.",
