@@ -24,6 +24,7 @@ PACKAGES = (
     "listwatch.controllers",
     "listwatch.resources",
     "listwatch.runtime",
+    "listwatch.simulation",
     "listwatch.sync",
     "listwatch.testing",
     "listwatch.webhooks",

@@ -68,6 +68,10 @@ _COMMANDS = {
         "listwatch.controllers.services.command:service_controller_command",
         "Provide load balancers for services of type LoadBalancer.",
     ),
+    "simulate": (
+        "listwatch.simulation.command:simulate_command",
+        "Search for faults that break a controller, in simulated worlds.",
+    ),
 }
 
 

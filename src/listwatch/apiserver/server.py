@@ -292,6 +292,10 @@ class EmbeddedAPIServer:
         )
         self.port = self._listening.port
         self.api.address = f"{self.host}:{self.port}"
+        self.start_controllers()
+
+    def start_controllers(self) -> None:
+        """Start the controllers alone, for clients in this event loop that need no address."""
         if self._controllers is not None:
             self._controllers.start()
         if self._policy_status is not None:

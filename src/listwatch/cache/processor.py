@@ -15,6 +15,7 @@ from listwatch.cache.pending import Marker, Pending
 from listwatch.cache.store import Store
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
+from listwatch.inline import runs_inline
 
 #: Changes given to a handler at a time.
 _BATCH = 256
@@ -274,7 +275,7 @@ class Processor:
         name = name or type(handler).__name__
         listener = Listener(self, name, max_pending)
         if handler is not None:
-            kind = ThreadedCaller if threaded else Caller
+            kind = ThreadedCaller if threaded and not runs_inline.get() else Caller
             full_name = f"{self._name}: {name}" if self._name else name
             caller = kind(handler, on_error=self._on_error, clock=self._clock, name=full_name)
             self._start(listener, partial(listener.serve, caller))

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 
+from listwatch.inline import runs_inline
+
 _logger = logging.getLogger(__name__)
 
 
@@ -20,7 +22,7 @@ class BesideTask:
     Args:
         main: the coroutine function; called where it runs.
         name: of the thread.
-        threaded: False runs it in the caller's event loop, for tests.
+        threaded: False runs it in the caller's event loop, as everything `runs_inline` does.
     """
 
     def __init__(
@@ -28,7 +30,7 @@ class BesideTask:
     ) -> None:
         self._main = main
         self._name = name
-        self._threaded = threaded
+        self._threaded = threaded and not runs_inline.get()
         self._stopping = False
         self._own: asyncio.Task[None] | None = None
         # Set by the coroutine itself: a task cancelled before its first step never runs.

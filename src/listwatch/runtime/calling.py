@@ -9,6 +9,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from listwatch.clock import Clock, in_own_task
+from listwatch.inline import runs_inline
 from listwatch.printable import printable
 from listwatch.runtime.leading import WhileLeading
 from listwatch.runtime.results import Result, checked
@@ -34,7 +35,8 @@ class ReconcileCaller:
     Args:
         name: of the reconciler, for messages.
         function: the function.
-        threads: number of threads for a plain function; 0 runs it in the event loop.
+        threads: number of threads for a plain function; 0 runs it in the event loop, as does
+            `runs_inline`.
         clock: the time.
     """
 
@@ -43,7 +45,9 @@ class ReconcileCaller:
         self._function = function
         self._clock = clock
         self._executor = (
-            ThreadPoolExecutor(threads, thread_name_prefix=name) if threads > 0 else None
+            ThreadPoolExecutor(threads, thread_name_prefix=name)
+            if threads > 0 and not runs_inline.get()
+            else None
         )
 
     async def call(self, key: str, guard: "LeadershipGuard | None") -> Result | None:

@@ -27,6 +27,7 @@ from listwatch.errors import (
     StatusError,
     UnknownResourceError,
 )
+from listwatch.inline import runs_inline
 from listwatch.objects.resource_types import name_of_resource
 from listwatch.runtime.api_time import api_time
 from listwatch.runtime.cache_options import DefaultCacheOptions
@@ -441,6 +442,8 @@ class Manager(DeclaresWebhooks):
             ManagerError: a part failed.
             RuntimeError: an event loop is already running, as in a notebook.
         """
+        if self._is_held("app.run()"):
+            return
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -449,8 +452,6 @@ class Manager(DeclaresWebhooks):
             raise RuntimeError(
                 "an event loop is already running: use `async with app:` or `await app.serve()`"
             )
-        if self._is_held("app.run()"):
-            return
         self._parts.owns_process = True
         with asyncio.Runner() as runner:
             runner.run(self._serve_until_signal())
@@ -569,7 +570,7 @@ class Manager(DeclaresWebhooks):
             self._fenced = fenced(client, lambda: self.guard, self._clock)
         if self._own_writes_timeout is not None or self._history_bytes > 0:
             self._fenced = recorded(self._fenced)
-        if self._health_port is not None:
+        if self._health_port is not None and not runs_inline.get():
             self._server = await stack.enter_async_context(
                 HealthServer(
                     self.checks,

@@ -207,6 +207,16 @@ class Reconciler(Generic[T]):
         self._function = function
         return function
 
+    def decorate(self, decorator: Callable[[ReconcileFunction], ReconcileFunction]) -> None:
+        """Replace the function by what a decorator makes of it, to observe it from outside.
+
+        Raises:
+            ValueError: it has no function.
+        """
+        if self._function is None:
+            raise ValueError(f"reconciler {self.name} has no function: decorate one with it")
+        self._function = decorator(self._function)
+
     @overload
     def for_(self, resource: str, **options: Unpack[PrimaryOptions]) -> Self: ...
     @overload

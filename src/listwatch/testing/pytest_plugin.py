@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
     from listwatch.client.client import Client
+    from listwatch.simulation.report import Report
     from listwatch.testing.api_server import APIServer
     from listwatch.testing.webhook_server import WebhookServer
 
@@ -29,9 +30,26 @@ _RECORDED: Final = "recorded-rbac.yaml"
 _ASKED: Final = pytest.StashKey[list[dict[str, Any]]]()
 _OUTPUT: Final = "listwatch_asked_rights"
 
+_SIMULATION: Final = (
+    "simulation(**options): options of `listwatch.simulation.simulate` for the fixture `simulate`"
+)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option `listwatch_mutation_detector` to the project's pytest configuration."""
+    """Add `listwatch_mutation_detector` to the project's configuration, and two options."""
+    group = parser.getgroup("listwatch")
+    group.addoption(
+        "--simulate",
+        metavar="DURATION",
+        help="how long the fixture `simulate` searches, such as 10s; by default as its test says, "
+        "or 2s",
+    )
+    group.addoption(
+        "--replay",
+        metavar="TOKEN",
+        default="",
+        help="let the fixture `simulate` run only this world; select the test with -k",
+    )
     parser.addini(
         "listwatch_mutation_detector",
         "let informers detect handlers that change shared objects (default: false)",
@@ -53,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and enable the mutation detector if the project asks for it."""
     config.addinivalue_line("markers", _MARKER)
     config.stash[_ASKED] = []
+    config.addinivalue_line("markers", _SIMULATION)
     if config.getini("listwatch_mutation_detector"):
         os.environ.setdefault(_MUTATION_DETECTOR, "1")
 
@@ -145,6 +164,41 @@ def _keep(config: pytest.Config, server: "APIServer") -> None:
     import msgspec  # noqa: PLC0415 - loaded on first use
 
     config.stash[_ASKED].extend(map(msgspec.structs.asdict, server.asked_rights))
+
+
+@pytest.fixture
+def simulate(request: pytest.FixtureRequest) -> "Callable[..., Report]":
+    """`listwatch.simulation.simulate`, which fails the test with the story of a violation.
+
+    The options of the marker `simulation` apply, then those of the call. `--simulate` sets the
+    seconds to search, and `--replay` the only world to run.
+    """
+    from listwatch.client.durations import seconds_of  # noqa: PLC0415 - loaded on first use
+    from listwatch.simulation.report import SimulationFailedError  # noqa: PLC0415 - as above
+    from listwatch.simulation.simulating import simulate  # noqa: PLC0415 - as above
+
+    marker = request.node.get_closest_marker("simulation")
+    given = dict(marker.kwargs) if marker is not None else {}
+    asked = request.config.getoption("--simulate")
+    replay = request.config.getoption("--replay")
+
+    def run(make_app: object, scenario: object, **options: object) -> "Report":
+        chosen = {"seconds": 2.0, **given, **options}
+        if asked:
+            try:
+                chosen["seconds"] = seconds_of(asked)
+            except ValueError as error:
+                pytest.fail(f"--simulate: {error}", pytrace=False)
+        if replay:
+            chosen["replay"] = replay
+        report = simulate(make_app, scenario, **chosen)  # type: ignore[arg-type]  # checked there
+        try:
+            report.check()
+        except SimulationFailedError as failure:
+            pytest.fail(str(failure), pytrace=False)
+        return report
+
+    return run
 
 
 if find_spec("pytest_asyncio") is None:

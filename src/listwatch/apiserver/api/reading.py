@@ -71,7 +71,7 @@ class Reader:
         *,
         randomness: random.Random,
         backlog_limit: int = 20_000,
-        streams: set[WatchStream] | None = None,
+        streams: dict[WatchStream, None] | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -83,8 +83,8 @@ class Reader:
         #: if set, reads that may be stale are answered as of this revision, for tests
         self.stale_at: int | None = None
         self.withhold_bookmarks = False
-        #: the watches that are open now
-        self.streams: set[WatchStream] = set() if streams is None else streams
+        #: the watches that are open now, in the order in which they were opened
+        self.streams: dict[WatchStream, None] = {} if streams is None else streams
 
     def set_stale(self, revision: int | None) -> None:
         """Stop following the store at a revision, for tests; None catches up."""
@@ -363,11 +363,11 @@ class Reader:
             if newest and not await mirror.settled(FUTURE_WAIT):
                 present = self._store.revision
                 stream.refused = refusal.too_large_version(present, mirror.revision)
-        self.streams.add(stream)
+        self.streams[stream] = None
         try:
             await stream.run(call.request, response)
         finally:
-            self.streams.discard(stream)
+            del self.streams[stream]
         return response
 
     def _present(self) -> int:
