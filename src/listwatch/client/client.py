@@ -124,7 +124,9 @@ class Client(Reads):
         if reach is not None:
             where = reach.config
             if config is not None:
-                where = msgspec.structs.replace(where, namespace=config.namespace)
+                where = msgspec.structs.replace(
+                    where, namespace=config.namespace, user_agent=config.user_agent
+                )
             return cls(where, clock=clock, connections=reach.connections)
         return cls(load_config() if config is None else config, clock=clock)
 

@@ -16,6 +16,7 @@ from listwatch.client.config import (
     Impersonation,
     OIDCConfig,
 )
+from listwatch.client.reach import current_reach
 from listwatch.errors import ConfigError
 
 #: The service account's directory in a pod.
@@ -168,7 +169,8 @@ def load_config(
 
     The files are `path`, otherwise those in KUBECONFIG, otherwise `~/.kube/config`. If none of them
     exists, it is the service account of the pod that this runs in. Credentials from a file are sent
-    only over TLS. Reads files; may be called from any thread.
+    only over TLS. Reads files; may be called from any thread. In a simulation it is the simulated
+    server's, whatever the arguments.
 
     Args:
         path: a kubeconfig file, which must exist.
@@ -182,6 +184,9 @@ def load_config(
         ConfigError: there is no configuration, or it is invalid; the message names the file, the
             entry and what to do.
     """
+    if (reach := current_reach.get()) is not None:
+        config = reach.config
+        return msgspec.structs.replace(config, namespace=namespace or config.namespace)
     environ = os.environ if environ is None else environ
     paths, explicit = _paths(path, environ)
     files = _read(paths, must_exist=path is not None)

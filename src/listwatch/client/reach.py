@@ -1,24 +1,26 @@
 """How clients reach their server where that is decided from outside, as in a simulation."""
 
 from contextvars import ContextVar
-from typing import Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from listwatch.client.config import Config
-from listwatch.client.connections import Connections
+
+if TYPE_CHECKING:
+    from listwatch.client.connections import Connections
 
 
-class Reach(msgspec.Struct, frozen=True):
+class Reach:
     """The server and the connections of every client made by `Client.from_config`.
 
-    Attributes:
-        config: replaces the given or loaded configuration; a given one keeps its namespace.
+    Args:
+        config: replaces the given or loaded configuration; a given one keeps its namespace and
+            user agent.
         connections: send the requests.
     """
 
-    config: Config
-    connections: Connections
+    def __init__(self, config: Config, connections: "Connections") -> None:
+        self.config = config
+        self.connections = connections
 
 
 #: None to use the given or loaded configuration.
