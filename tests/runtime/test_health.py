@@ -7,7 +7,8 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from listwatch.runtime.health import Check, HealthServer, _is_loopback, checked
+from listwatch.local_web import is_loopback
+from listwatch.runtime.health import Check, HealthServer, checked
 from listwatch.runtime.stacks import stacks
 
 
@@ -92,4 +93,4 @@ async def test_the_stacks_survive_awaitables_of_any_kind() -> None:
     ],
 )
 def test_the_stacks_are_for_clients_on_loopback_only(peer: str | None, allowed: bool) -> None:
-    assert _is_loopback(peer) is allowed
+    assert is_loopback(peer) is allowed

@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from listwatch.clock import Clock
+from listwatch.local_web import PAGE_POLICY
 from listwatch.observe.changes import Observation
 from listwatch.observe.execute import Outcome
 from listwatch.observe.printing import Printer
@@ -21,8 +22,6 @@ _KEPT: Final = 1000
 _MOST_DIFFERENCES: Final = 50
 _MOST_OUTPUT: Final = 8 * 1024
 _BEAT_SECONDS: Final = 10.0
-_POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
-connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 class _Reader:
@@ -122,7 +121,7 @@ class Page:
         return web.Response(
             text=text.replace("{{title}}", html.escape(self._title)),
             content_type="text/html",
-            headers={"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"},
+            headers={"Content-Security-Policy": PAGE_POLICY, "X-Content-Type-Options": "nosniff"},
         )
 
     async def _events(self, request: web.Request) -> web.StreamResponse:

@@ -1,22 +1,19 @@
 """The observer's plain HTTP pages: metrics and health."""
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from aiohttp import web
 
 from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
 from listwatch.clock import Clock
+from listwatch.local_web import is_own_name
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.options import UsageError
 from listwatch.observe.page import Page
 
 _HEALTH: Final = frozenset({"/healthz", "/readyz", "/healthz/ready"})
-#: A Host header: an IPv6 address in brackets or a name, and a port.
-_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]*))(?::[0-9]{1,5})?")
 
 
 class ListenError(UsageError):
@@ -51,7 +48,7 @@ async def serve(
     async def refuse_foreign_names(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        if request.path not in _HEALTH and not _is_ours(request.headers.get("Host", ""), host):
+        if request.path not in _HEALTH and not is_own_name(request.headers.get("Host", ""), host):
             raise web.HTTPForbidden(text="use the address, not a name")
         return await handler(request)
 
@@ -100,20 +97,6 @@ async def serve(
         if page is not None:
             page.close()
         await runner.cleanup()
-
-
-def _is_ours(value: str, own: str) -> bool:
-    """Return whether a Host header is an address, localhost or our own name; accepts any text."""
-    if (found := _HOST.fullmatch(value)) is None:
-        return False
-    in_brackets, name = found.groups()
-    if in_brackets is None and name.lower() in {"localhost", own.lower()} - {""}:
-        return True
-    try:
-        _ = IPv4Address(name) if in_brackets is None else IPv6Address(in_brackets)
-    except ValueError:
-        return False
-    return True
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -1,16 +1,16 @@
 """The endpoints that a platform probes, /healthz, /readyz and /metrics, and one for people."""
 
-import ipaddress
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import msgspec
 
 from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
+from listwatch.local_web import is_loopback, is_own_name
 from listwatch.printable import printable
 from listwatch.runtime.stacks import stacks
 
@@ -44,18 +44,37 @@ def checked(check: Callable[[], Check]) -> Check:
         return Check(name, False, printable(f"{type(error).__name__}: {error}"))
 
 
+#: Answers a request for a page.
+Handler: TypeAlias = "Callable[[web.Request], Awaitable[web.StreamResponse]]"
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page that shows the inside of the program, so only to those who may see it.
+
+    Attributes:
+        path: such as "/debug/why".
+        handle: answers its requests.
+        anywhere: also for clients that are not on loopback.
+    """
+
+    path: str
+    handle: Handler
+    anywhere: bool = False
+
+
 class HealthServer:
     """Serves the three endpoints, in the event loop that it reports on: `async with server`.
 
     /healthz answers as long as the event loop runs; like /readyz it returns 200 if all of its
-    checks pass, otherwise 503, and lists the result of each check. /debug/stacks shows what every
-    task and thread is doing, only to clients on loopback. The endpoints need no password and show
-    no secrets. It listens on loopback by default.
+    checks pass, otherwise 503, and lists the result of each check. /debug/stacks, which shows what
+    every task and thread is doing, and other pages answer only clients on loopback. The endpoints
+    need no password and show no secrets. It listens on loopback by default.
 
     Args:
         checks: called at each probe of /readyz.
         registry: the metrics.
         live_checks: called at each probe of /healthz.
+        pages: further pages.
         host: the address to listen on; in a pod "0.0.0.0", because probes come from outside.
         port: 0 for a free port.
         clock: the time.
@@ -70,6 +89,7 @@ class HealthServer:
         registry: "CollectorRegistry",
         *,
         live_checks: Callable[[], Iterable[Check]] = tuple,
+        pages: Iterable[Page] = (),
         host: str = "127.0.0.1",
         port: int = 0,
         clock: Clock | None = None,
@@ -79,6 +99,7 @@ class HealthServer:
         self._checks = checks
         self._live_checks = live_checks
         self._registry = registry
+        self._pages = [Page("/debug/stacks", self._stacks), *pages]
         self._host = host
         self._asked_port = port
         self.port = port
@@ -98,7 +119,8 @@ class HealthServer:
         app.router.add_get("/livez", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/debug/stacks", self._stacks)
+        for page in self._pages:
+            app.router.add_get(page.path, self._guarded(page))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         try:
@@ -141,9 +163,18 @@ class HealthServer:
         return _report(self._checks(), "ready", "not ready")
 
     async def _stacks(self, request: "web.Request") -> "web.Response":
-        if not _is_loopback(request.remote):
-            return _response("only for clients on loopback: use kubectl port-forward\n", 403)
+        del request
         return _response(stacks())
+
+    def _guarded(self, page: Page) -> Handler:
+        async def handle(request: "web.Request") -> "web.StreamResponse":
+            if not (page.anywhere or is_loopback(request.remote)):
+                return _response("only for clients on loopback: use kubectl port-forward\n", 403)
+            if not is_own_name(request.headers.get("Host", ""), self._host):
+                return _response("use the address, not a name\n", 403)
+            return await page.handle(request)
+
+        return handle
 
     async def _metrics(self, request: "web.Request") -> "web.Response":
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - loaded on first use
@@ -170,12 +201,3 @@ def _report(checks: Iterable[Check], good: str, bad: str) -> "web.Response":
     passed = all(check.ok for check in checks)
     lines.append(good if passed else bad)
     return _response("\n".join(lines) + "\n", 200 if passed else 503)
-
-
-def _is_loopback(peer: str | None) -> bool:
-    try:
-        address = ipaddress.ip_address(peer or "")
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback

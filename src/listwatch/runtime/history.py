@@ -207,5 +207,9 @@ class History:
         """Yield the keys in trouble, and their histories."""
         yield from list(self._troubled.items())
 
+    def keys(self) -> list[str]:
+        """Return the keys of which anything is known, those in trouble first."""
+        return [*reversed(self._troubled), *reversed(self._quiet)]
+
     def __len__(self) -> int:
         return len(self._quiet) + len(self._troubled)

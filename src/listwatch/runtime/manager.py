@@ -35,9 +35,10 @@ from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.candidate import ElectionEvent, LeaseTimings
 from listwatch.runtime.events import ClientEvents, EventRecorder, component_of
 from listwatch.runtime.fencing import fenced
-from listwatch.runtime.health import Check, HealthServer, checked
+from listwatch.runtime.health import Check, HealthServer, Page, checked
 from listwatch.runtime.held import Loading, current_loading
 from listwatch.runtime.history import HISTORY_BYTES
+from listwatch.runtime.key_state import KeyStates, Leadership
 from listwatch.runtime.leader_election import LeaderElector, OpenLeaseClient
 from listwatch.runtime.leading import LeadershipGuard, WhileLeading
 from listwatch.runtime.lease import ClientLeases, LeaseClient
@@ -57,6 +58,8 @@ from listwatch.runtime.reconciler_options import ReconcilerOptions
 from listwatch.runtime.recorded_writes import recorded
 from listwatch.runtime.serving_webhooks import WebhookServing
 from listwatch.runtime.sharing import ShareMember
+from listwatch.runtime.why_page import PATH as WHY_PATH
+from listwatch.runtime.why_page import WhyPage
 from listwatch.webhooks.declaring import DeclaresWebhooks
 from listwatch.webhooks.metrics import webhook_metrics
 from listwatch.webhooks.options import WebhookOptions
@@ -576,6 +579,7 @@ class Manager(DeclaresWebhooks):
                     self.checks,
                     make_registry(self._measured()),
                     live_checks=lambda: map(checked, self._live_checks),
+                    pages=self._pages(),
                     host=self._health_host,
                     port=self._health_port,
                     clock=self._clock,
@@ -614,6 +618,24 @@ class Manager(DeclaresWebhooks):
         config = self._config or load_config()
         return msgspec.structs.replace(
             config, user_agent=config.user_agent or component_of(self.name)
+        )
+
+    def _pages(self) -> list[Page]:
+        states = KeyStates(lambda: self._reconcilers, self._leadership, self._clock)
+        why = WhyPage(self.name, states, self._clock)
+        return [Page(WHY_PATH, why.handle)]
+
+    def _leadership(self) -> Leadership:
+        elector = self._elector
+        if elector is None:
+            return Leadership()
+        statistics = elector.statistics()
+        holder = "" if statistics.is_leader else statistics.holder
+        return Leadership(
+            leads=self._leads,
+            leader=holder,
+            member=elector.identity if self._shares else "",
+            members=self.members,
         )
 
     def _measured(self) -> Measured:

@@ -65,7 +65,9 @@ class OwnWrites:
     def __init__(self, name: str, caches: Iterable[Cache], *, seconds: float, clock: Clock) -> None:
         self._name = name
         self._caches = caches
-        self._seconds = seconds
+        #: The time limit.
+        self.seconds = seconds
+        self._missing: dict[str, tuple[float, Write | None, Cache | None]] = {}
         self._clock = clock
         self._resources: dict[str, tuple[str, str]] = {}
         #: The caches by group and plural of what they hold, as far as `begin` knows them.
@@ -78,6 +80,15 @@ class OwnWrites:
     def statistics(self) -> OwnWritesStatistics:
         """Return statistics so far; any thread may call this."""
         return OwnWritesStatistics(self._waits, self._spent, self._timeouts, self._waiting)
+
+    def waiting_for(self, key: str) -> tuple[float, Write | None, Cache | None] | None:
+        """Return since when a key waits, the write, and the cache that lacks it; None if not."""
+        return self._missing.get(key)
+
+    @property
+    def waiting_keys(self) -> list[str]:
+        """The keys that wait, the one that has waited longest first."""
+        return list(self._missing)
 
     async def begin(
         self, client: "Client | None", find: "Callable[[str], Awaitable[Resource]]"
@@ -144,10 +155,12 @@ class OwnWrites:
         self._waiting += 1
         began = self._clock.now()
         missing: tuple[Write, Cache] | None = None
+        self._missing[key] = (began, next(iter(writes), None), None)
         try:
-            async with self._clock.timeout(self._seconds):
+            async with self._clock.timeout(self.seconds):
                 for write in writes:
                     for missing in await self._wanted(write):
+                        self._missing[key] = (began, *missing)
                         await self._wait_for(*missing)
                     missing = None
         except StoppedError:
@@ -157,6 +170,7 @@ class OwnWrites:
             self._tell(key, missing, writes)
         finally:
             self._waiting -= 1
+            del self._missing[key]
             self._spent += self._clock.now() - began
 
     def _holding(self, write: Write) -> Iterator[Cache]:
@@ -264,7 +278,7 @@ class OwnWrites:
             self._name,
             printable(key),
             printable(what),
-            self._seconds,
+            self.seconds,
         )
 
     def _tell_incomparable(self, version: str) -> None:

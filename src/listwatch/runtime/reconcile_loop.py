@@ -78,7 +78,7 @@ class ReconcileLoop:
         self._history = history
         self._numbers = count(1)
         #: The failures of each key since its last success.
-        self._failures: dict[str, int] = {}
+        self.failures: dict[str, int] = {}
         self._concurrency = concurrency
         self._timeout = timeout
         self._clock = clock
@@ -278,7 +278,7 @@ class ReconcileLoop:
         started = self._clock.now()
         self.running.add(key)
         self._count_unseen(key)
-        attempt = self._failures.get(key, 0) + 1
+        attempt = self.failures.get(key, 0) + 1
         context = ReconcileContext(self._name, key, attempt, f"{self._name}-{next(self._numbers)}")
         enter_reconcile(context)
         story = None if history is None else history.begin(context, waited, started)
@@ -320,15 +320,15 @@ class ReconcileLoop:
         """Decide when the key is reconciled again; return the word for the result."""
         queue = self._queue
         if error is None:
-            self._failures.pop(key, None)
+            self.failures.pop(key, None)
             return self._settle_success(key, result or DONE)
         self._failed(key, error)
         if is_terminal(error):
             self._terminal_errors += 1
-            self._failures.pop(key, None)
+            self.failures.pop(key, None)
             queue.forget(key)
             return "terminal_error"
-        self._failures[key] = self._failures.get(key, 0) + 1
+        self.failures[key] = self.failures.get(key, 0) + 1
         queue.requeue(key, failed=True)
         self._will_come_again(key, RETRY)
         return "error"

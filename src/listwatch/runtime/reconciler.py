@@ -522,6 +522,20 @@ class Reconciler(Generic[T]):
         await self._work.drained(keeps)
 
     @property
+    def primary(self) -> Source | None:
+        """The source of the objects whose keys are reconciled; None without `for_`."""
+        return self._sources.primary
+
+    @property
+    def own_writes(self) -> OwnWrites | None:
+        """Waits for the caches after writes; None if switched off."""
+        return self._own_writes
+
+    def failures_of(self, key: str) -> int:
+        """Return the failures of a key since its last success."""
+        return self._work.failures.get(key, 0)
+
+    @property
     def in_process(self) -> frozenset[str]:
         """The keys being reconciled."""
         return frozenset(self._work.running)

@@ -224,6 +224,11 @@ class WorkQueue(Generic[K]):
         entry = self._waiting.get(item)
         return None if entry is None else entry[0] - self._now()
 
+    @property
+    def oldest(self) -> K | None:
+        """The item that has been due longest, or None; an item due again keeps its place."""
+        return next(iter(self._dirty), None)
+
     # Working
 
     async def get(self) -> K:
