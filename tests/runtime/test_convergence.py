@@ -53,7 +53,7 @@ async def test_a_controller_converges_although_many_requests_go_wrong() -> None:
 
 
 async def _converge(apiserver: APIServer, client: Client) -> None:
-    _ = await client.create(yaml.safe_load((WEBSITE / "crd.yaml").read_text()))
+    _ = await client.create(yaml.safe_load((WEBSITE / "deploy/crds.yaml").read_text()))
     apiserver.add_faults(*FAULTS)
     config = msgspec.structs.replace(apiserver.config, user_agent="faulty")
     app = load_app(WEBSITE / "controller.py", config=config, leader_election="")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import yaml
 
 from listwatch import (
     AlreadyExistsError,
@@ -19,20 +18,25 @@ from listwatch import (
     NotFoundError,
     Object,
 )
+from listwatch.resources import definition
 from listwatch.runtime import ManagerError, load_app
 from listwatch.testing import APIServer, eventually
+from website_types import Website, WebsiteV1Alpha1
 
-HERE = Path(__file__).parent.parent
+CONTROLLER = Path(__file__).parent.parent / "controller.py"
 T = TypeVar("T")
+
+# The controller has only the rights that it declares; a missing one fails the test.
+pytestmark = pytest.mark.apiserver(rbac=CONTROLLER)
 
 
 def app_for(server: APIServer) -> Manager:
-    return load_app(HERE / "controller.py", config=server.config)
+    return load_app(CONTROLLER, config=server.config)
 
 
 @pytest.fixture
 async def server(apiserver: APIServer, client: Client) -> APIServer:
-    _ = await client.create(yaml.safe_load((HERE / "crd.yaml").read_text()))
+    _ = await client.create(definition(Website, WebsiteV1Alpha1))
     return apiserver
 
 
@@ -201,7 +205,7 @@ async def test_a_controller_that_loses_its_lease_stops_and_another_goes_on(
                 "leases.coordination.k8s.io",
                 "website-controller",
                 {"spec": {"holderIdentity": "another", "leaseDurationSeconds": 1}},
-                "default",
+                "website-controller",
             )
             await asyncio.Event().wait()
 

@@ -1,4 +1,4 @@
-"""The commands `listwatch run`, `listwatch rbac` and `listwatch new`."""
+"""The commands `listwatch run` and `listwatch new`."""
 
 import json
 import logging

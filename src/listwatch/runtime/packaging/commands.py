@@ -67,8 +67,8 @@ def _warn(program: PackagedProgram) -> None:
 def crd_command(*, file: Path) -> None:
     """Print the CustomResourceDefinitions of a Python FILE, as YAML.
 
-    They are made of the types among its global names that @resource decorates; several versions of
-    one kind make one definition. The file's controllers are not started.
+    They are made of the types among its global names that @resource decorates, and of those of its
+    conversions; several versions of one kind make one definition. FILE is not run.
     """
     definitions = definitions_among(_quietly(file, lambda: load_names(file)))
     if not definitions:

@@ -1,14 +1,15 @@
 """The custom resources among a program's types."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from listwatch.objects.resource_types import is_resource_type
+from listwatch.resources.conversion import Conversions
 from listwatch.resources.custom_resource import custom_resource_of, definition
 
 
 def definitions_among(names: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the CustomResourceDefinitions of the types among a file's global names.
+    """Return the CustomResourceDefinitions of the types and conversions among a file's names.
 
     Several versions of one kind make one definition.
 
@@ -16,10 +17,17 @@ def definitions_among(names: Mapping[str, Any]) -> list[dict[str, Any]]:
         ResourceTypeError: types of one kind don't belong together.
     """
     versions: dict[tuple[str, str], list[type]] = {}
-    for value in names.values():
-        if isinstance(value, type) and is_resource_type(value):
-            known = custom_resource_of(value).resource
-            types = versions.setdefault((known.group, known.kind), [])
-            if value not in types:
-                types.append(value)
+    for cls in _types_among(names):
+        known = custom_resource_of(cls).resource
+        types = versions.setdefault((known.group, known.kind), [])
+        if cls not in types:
+            types.append(cls)
     return [definition(*types) for types in versions.values()]
+
+
+def _types_among(names: Mapping[str, Any]) -> Iterator[type]:
+    for value in names.values():
+        if isinstance(value, Conversions):
+            yield from value.types
+        elif isinstance(value, type) and is_resource_type(value):
+            yield value

@@ -1,7 +1,9 @@
 """A program's file, loaded to be packaged: its rights, and what they lack."""
 
+import ast
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -136,18 +138,38 @@ class PackagedProgram:
         return None
 
     def _sources(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-        """Yield the program's file and the loaded modules beside and below it."""
-        yield self._path, self.names
+        """Yield the program's file, and the modules beside and below it that it imports."""
         folder = self._path.resolve().parent
-        for _, module in sorted(sys.modules.items()):
-            file = _file_of(module)
-            if (
-                file is not None
-                and file != self._path.resolve()
-                and file.is_relative_to(folder)
-                and _FOREIGN.isdisjoint(file.parts)
-            ):
-                yield self._path.parent / file.relative_to(folder), vars(module)
+        seen = {self._path.resolve()}
+        waiting: list[tuple[Path, Mapping[str, Any]]] = [(self._path, self.names)]
+        while waiting:
+            path, names = waiting.pop(0)
+            yield path, names
+            for module in _imported(path, names):
+                file = _file_of(module)
+                if (
+                    file is not None
+                    and file not in seen
+                    and file.is_relative_to(folder)
+                    and _FOREIGN.isdisjoint(file.parts)
+                ):
+                    seen.add(file)
+                    waiting.append((self._path.parent / file.relative_to(folder), vars(module)))
+
+
+def _imported(path: Path, names: Mapping[str, Any]) -> Iterator[ModuleType]:
+    """Yield the loaded modules that a source imports."""
+    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+        if isinstance(node, ast.Import):
+            wanted = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            relative = "." * node.level + (node.module or "")
+            package = str(names.get("__package__") or "")
+            base = resolve_name(relative, package) if package or not node.level else ""
+            wanted = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        yield from (sys.modules[name] for name in wanted if name in sys.modules)
 
 
 def _file_of(module: ModuleType) -> Path | None:

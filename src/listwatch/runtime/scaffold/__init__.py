@@ -17,15 +17,13 @@ from listwatch.selector import subdomain_problems
 _NAME = re.compile(r"[a-z]([a-z0-9]{0,39})")
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}")
 
-#: The project's files: the name here, and the name in a project.
+#: The project's files: the name here, and the name in the example.
 _FILES = {
+    "website_types.py.txt": "website_types.py",
     "controller.py.txt": "controller.py",
-    "crd.yaml.txt": "crd.yaml",
+    "test_website.py.txt": "tests/test_website.py",
     "test_controller.py.txt": "tests/test_controller.py",
     "Dockerfile.txt": "Dockerfile",
-    "kustomization.yaml.txt": "deploy/kustomization.yaml",
-    "deployment.yaml.txt": "deploy/deployment.yaml",
-    "rbac.yaml.txt": "deploy/rbac.yaml",
     "pyproject.toml.txt": "pyproject.toml",
     "README.md.txt": "README.md",
 }
@@ -82,7 +80,9 @@ def write_project(directory: Path, names: Names) -> list[Path]:
     """
     templates = files(__name__)
     contents = {
-        directory / there: names.fill(templates.joinpath(here).read_text(encoding="utf-8"))
+        directory / names.fill(there): names.fill(
+            templates.joinpath(here).read_text(encoding="utf-8")
+        )
         for here, there in _FILES.items()
     }
     for path in contents:
