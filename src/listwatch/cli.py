@@ -72,6 +72,10 @@ _COMMANDS = {
         "listwatch.simulation.command:simulate_command",
         "Search for faults that break a controller, in simulated worlds.",
     ),
+    "webhooks": (
+        "listwatch.webhooks.command:webhooks_command",
+        "Check the webhooks of a cluster, or remove those of a program.",
+    ),
     "why": (
         "listwatch.runtime.why_command:why_command",
         "Say why a key of a running controller is not done.",

@@ -20,6 +20,8 @@ from listwatch.testing import APIServer, eventually
 from listwatch.webhooks import AdmissionRequest, Denied, Problem, WebhookOptions
 from webhooks.websites import Website, WebsiteSpec
 
+EXPIRY = "listwatch_webhook_certificate_expiry_timestamp_seconds 1."
+
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[APIServer]:
@@ -97,6 +99,7 @@ async def test_metrics_and_readiness_tell_of_the_hooks(server: APIServer, client
         'controller_runtime_webhook_latency_seconds_count{webhook="add-team"} 2.0',
     ):
         assert line in lines
+    assert any(line.startswith(EXPIRY) for line in lines)
     assert "[+] webhooks" in ready
 
 
@@ -169,6 +172,15 @@ async def test_a_service_is_called_by_its_name(server: APIServer, client: Client
         assert made.metadata.labels == {"team": "unknown"}
     # Other replicas may still serve.
     assert (await client.get("validatingwebhookconfigurations", "sites")).name == "sites"
+
+
+async def test_a_test_replaces_the_service_that_a_program_names(
+    server: APIServer, client: Client
+) -> None:
+    app = manager(server, webhooks=WebhookOptions(service="hooks"))
+    app.configure(webhooks=WebhookOptions())
+    async with app:
+        assert (await client.create(website("a"))).metadata.labels == {"team": "unknown"}
 
 
 async def test_a_configuration_that_somebody_breaks_is_mended(

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from listwatch.clock import FakeClock
 from listwatch.errors import AlreadyExistsError, ConflictError, NotFoundError
-from listwatch.webhooks.certificates import LIFETIME, Authority, ServingCertificate
+from listwatch.webhooks.certificates import EARLIER, LIFETIME, Authority, ServingCertificate
 from listwatch.webhooks.rotation import SETTLE, Bundle, Rotation, Stored
 from listwatch.webhooks.secret import ReadSecret
 from listwatch.webhooks.upkeep import SecretSource, Upkeep
@@ -59,7 +59,8 @@ class Cluster:
     def make(self, time: float, names: tuple[str, ...] = NAMES) -> ServingCertificate:
         number = b"%d" % next(self.serials)
         authority = Authority(b"authority " + number, time + LIFETIME)
-        return ServingCertificate(number, b"key", authority, names, time, time + LIFETIME)
+        begins = time - EARLIER
+        return ServingCertificate(number, b"key", authority, names, begins, time + LIFETIME)
 
     # --- as a registrar ---
 

@@ -61,7 +61,6 @@ from listwatch.runtime.sharing import ShareMember
 from listwatch.runtime.why_page import PATH as WHY_PATH
 from listwatch.runtime.why_page import WhyPage
 from listwatch.webhooks.declaring import DeclaresWebhooks
-from listwatch.webhooks.metrics import webhook_metrics
 from listwatch.webhooks.options import WebhookOptions
 from listwatch.webhooks.webhooks import Webhooks
 
@@ -288,6 +287,7 @@ class Manager(DeclaresWebhooks):
         namespace: str | None = None,
         health_host: str | None = None,
         health_port: int | None = None,
+        webhooks: WebhookOptions | None = None,
     ) -> None:
         """Change options from outside, as a command line does; None leaves an option as it is.
 
@@ -297,6 +297,7 @@ class Manager(DeclaresWebhooks):
             namespace: of the lease.
             health_host: the address of health and metrics.
             health_port: 0 for a free port.
+            webhooks: how webhooks are served; in tests `WebhookOptions()`.
 
         Raises:
             ConfigError: an option conflicts with the manager's arguments and can't take effect.
@@ -320,6 +321,8 @@ class Manager(DeclaresWebhooks):
                     "of the lease can take effect"
                 )
             self._namespace = namespace
+        if webhooks is not None:
+            self.webhooks.options = webhooks
         if health_port is not None:
             self._health_port = health_port
         if health_host is not None:
@@ -646,7 +649,7 @@ class Manager(DeclaresWebhooks):
             events=lambda: None if self._recorder is None else self._recorder.statistics(),
             requests=lambda: None if self._plain is None else self._plain.http.statistics,
             others=lambda: itertools.chain(
-                webhook_metrics(self.webhooks.statistics()) if self.webhooks else (),
+                self.webhooks.metrics() if self.webhooks else (),
                 (metric for collect in self._metrics for metric in collect()),
             ),
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Seconds for which a certificate is valid.
 LIFETIME: Final = 90 * 24 * 3600.0
 #: Seconds by which it is valid earlier, for servers whose clocks are behind.
-_EARLIER: Final = 3600.0
+EARLIER: Final = 3600.0
 _ORGANIZATION: Final = "listwatch webhooks"
 _PEM_END: Final = b"-----END CERTIFICATE-----"
 
@@ -90,7 +90,7 @@ def make_certificate(
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
     from cryptography.x509.oid import ExtendedKeyUsageOID  # noqa: PLC0415 - as above
 
-    begins = datetime.fromtimestamp(now - _EARLIER, UTC)
+    begins = datetime.fromtimestamp(now - EARLIER, UTC)
     ends = datetime.fromtimestamp(now + lifetime, UTC)
     # Each authority has its own name: a verifier that finds several tries the one that signed.
     issuer = _name(f"authority {secrets.token_hex(8)}")
@@ -149,13 +149,14 @@ def read_certificate(certificate: bytes, key: bytes, authority: bytes) -> Servin
     first = found[0]
     _check_key(first, key)
     authorities = read_authorities(authority)
+    facts = _facts(first)
     return ServingCertificate(
         certificate,
         key,
         authorities[0] if authorities else Authority(b"", 0.0, ours=False),
-        tuple(_names(first)),
-        first.not_valid_before_utc.timestamp(),
-        first.not_valid_after_utc.timestamp(),
+        facts.names,
+        facts.not_before,
+        facts.not_after,
     )
 
 
@@ -178,6 +179,44 @@ def read_authorities(bundle: bytes) -> tuple[Authority, ...]:
         for found in _certificates(bundle)
     ]
     return tuple(dict.fromkeys(made))
+
+
+class CertificateFacts(msgspec.Struct, frozen=True):
+    """What a certificate says.
+
+    Attributes:
+        names: the host names and addresses that it is for.
+        not_before: when its time begins, in seconds since 1970.
+        not_after: when it expires, in seconds since 1970.
+    """
+
+    names: tuple[str, ...]
+    not_before: float
+    not_after: float
+
+
+def certificate_facts(der: bytes) -> CertificateFacts:
+    """Return what a certificate in DER says.
+
+    Raises:
+        CertificateError: it is none.
+        ConfigError: the extra `webhooks` is not installed.
+    """
+    _need_cryptography()
+    from cryptography import x509  # noqa: PLC0415 - an extra, slow to load
+
+    try:
+        return _facts(x509.load_der_x509_certificate(der))
+    except ValueError as error:
+        raise CertificateError(f"it is no certificate: {error}") from None
+
+
+def _facts(certificate: "x509.Certificate") -> CertificateFacts:
+    return CertificateFacts(
+        tuple(_names(certificate)),
+        certificate.not_valid_before_utc.timestamp(),
+        certificate.not_valid_after_utc.timestamp(),
+    )
 
 
 def as_bundle(authorities: Iterable[Authority]) -> bytes:

@@ -12,15 +12,11 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 import msgspec
 
 from listwatch.client.resource import Resource
-from listwatch.client.typed_objects import (
-    manifest_of,
-    resource_of_type,
-    schema_of_type,
-    with_changes,
-)
+from listwatch.client.typed_objects import manifest_of, schema_of_type, with_changes
 from listwatch.errors import ConfigError
 from listwatch.objects import Object, ObjectDecodeError
 from listwatch.objects.metadata import ObjectMeta
+from listwatch.objects.resource_types import name_of_resource
 from listwatch.resources.problems import Problem
 from listwatch.selector import LabelSelector, SelectorError, subdomain_problems
 from listwatch.webhooks.dispatch import REVIEW_BYTES, Answer, ReviewError
@@ -78,8 +74,8 @@ class Target(Generic[T]):
     """The resource of a hook, and how its objects are decoded.
 
     Args:
-        resource: a type made by `listwatch.resources.resource`, or text: "v1/pods",
-            "apps/v1/deployments"; "*" stands for any.
+        resource: a type made by `listwatch.resources.resource`, a model of another client, or text:
+            "v1/pods", "apps/v1/deployments"; "*" stands for any.
         subresource: of the resource; empty for the objects themselves.
 
     Raises:
@@ -90,21 +86,16 @@ class Target(Generic[T]):
         self.cls: type[T] | None = None
         if isinstance(resource, str):
             self.named = _parse(resource)
+        elif isinstance(resource, Resource):
+            self.named = Named(resource.group, resource.version, resource.plural)
         else:
-            if isinstance(resource, type):
-                try:
-                    found = resource_of_type(resource)
-                except TypeError as error:
-                    raise ConfigError(str(error)) from None
-                if subresource not in {"", "status"}:
-                    raise ConfigError(
-                        f"{resource.__name__}: the objects of {subresource} have another type; "
-                        f'name the resource by text, as "{found.api_version}/{found.plural}"'
-                    )
-                self.cls = resource
-            else:
-                found = resource
-            self.named = Named(found.group, found.version, found.plural)
+            self.cls = resource
+            self.named = _named(resource)
+            if subresource not in {"", "status"}:
+                raise ConfigError(
+                    f"{resource.__name__}: the objects of {subresource} have another type; name "
+                    f'the resource by text, as "{self.named}"'
+                )
         self.subresource = subresource
 
     @property
@@ -158,6 +149,14 @@ class Target(Generic[T]):
 
     def __str__(self) -> str:
         return f"{self.named}/{self.subresource}" if self.subresource else str(self.named)
+
+
+def _named(cls: type) -> Named:
+    try:
+        plural, version, group = name_of_resource(cls).split(".", 2)
+    except TypeError as error:
+        raise ConfigError(str(error)) from None
+    return Named(group, version, plural)
 
 
 def _parse(text: str) -> Named:

@@ -10,8 +10,13 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 
-def webhook_metrics(states: Sequence[HookStatistics]) -> Iterator["Metric"]:
-    """Yield the metric families of these hooks."""
+def webhook_metrics(states: Sequence[HookStatistics], expires: float | None) -> Iterator["Metric"]:
+    """Yield the metric families of these hooks.
+
+    Args:
+        states: of each hook.
+        expires: when their certificate expires, in seconds since 1970; None if there is none yet.
+    """
     from prometheus_client import core  # noqa: PLC0415 - loaded only where metrics are served
 
     total = core.CounterMetricFamily(
@@ -45,3 +50,9 @@ def webhook_metrics(states: Sequence[HookStatistics]) -> Iterator["Metric"]:
         counts = map(float, itertools.accumulate(state.latency.counts))
         latency.add_metric([state.name], list(zip(bounds, counts, strict=True)), state.latency.sum)
     yield from (total, denied, errors, in_flight, latency)
+    if expires is not None:
+        yield core.GaugeMetricFamily(
+            "listwatch_webhook_certificate_expiry_timestamp_seconds",
+            "When the certificate of the webhooks expires",
+            value=expires,
+        )

@@ -11,10 +11,12 @@ import msgspec
 
 from listwatch.errors import ConfigError
 from listwatch.selector import subdomain_problems
+from listwatch.webhooks.certificates import LIFETIME
 from listwatch.webhooks.registration import Address
 
 #: The usual port of webhooks in a pod.
 PORT: Final = 9443
+_SHORTEST: Final = 3600.0
 _IN_POD: Final = "KUBERNETES_SERVICE_HOST"
 _LOOPBACK: Final = "127.0.0.1"
 _SERVICE: Final = re.compile(r"(?:[^/]+/)?[^/]+")
@@ -23,8 +25,8 @@ _SERVICE: Final = re.compile(r"(?:[^/]+/)?[^/]+")
 class WebhookOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a manager serves its webhooks.
 
-    In a pod, the API server reaches them through a service; elsewhere, if the API server is on this
-    machine, at a free port of 127.0.0.1. So tests and trials need no options.
+    An API server on this machine reaches them at a free port of 127.0.0.1, any other one through a
+    service. So tests, trials and pods need no options.
 
     Attributes:
         service: the service in front of them, as "name" or "namespace/name"; by default in a pod
@@ -35,6 +37,8 @@ class WebhookOptions(msgspec.Struct, frozen=True, kw_only=True):
         port: port to listen on, 0 for a free one; by default 9443 with a service or URL.
         secret: name of the Secret with the certificate, in the manager's namespace; by default the
             manager's name with "-webhooks".
+        lifetime: seconds for which a certificate in the Secret is valid, at least an hour; it is
+            renewed after two thirds.
         certificates: directory with tls.crt, tls.key and, if the manager is to publish it, ca.crt,
             such as a mounted Secret of cert-manager; used instead of the Secret, and read again
             after a change.
@@ -50,6 +54,7 @@ class WebhookOptions(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     port: int | None = None
     secret: str = ""
+    lifetime: float = LIFETIME
     certificates: str | os.PathLike[str] = ""
     register: bool = True
     include_own_namespace: bool = False
@@ -91,8 +96,12 @@ def place_of(options: WebhookOptions, app: str, namespace: str, server: str) -> 
     """
     if options.service and options.url:
         raise ConfigError("give WebhookOptions either service= or url=, not both")
+    if options.lifetime < _SHORTEST:
+        raise ConfigError(f"WebhookOptions: lifetime {options.lifetime:g} is less than an hour")
     directory = Path(options.certificates) if options.certificates else None
-    service = options.service or (app if _IN_POD in os.environ and not options.url else "")
+    is_local = not options.service and not options.url and _is_loopback(server)
+    is_pod = _IN_POD in os.environ and not options.url
+    service = options.service or (app if is_pod and not is_local else "")
     names: tuple[str, ...]
     excluded = () if options.include_own_namespace else (namespace,)
     if service:
@@ -109,7 +118,7 @@ def place_of(options: WebhookOptions, app: str, namespace: str, server: str) -> 
     elif options.url:
         host = _host_of(options.url)
         address, names = Address(url=options.url.rstrip("/")), (host,)
-    elif _is_loopback(server):
+    elif is_local:
         return Place(
             Address(url=f"https://{_LOOPBACK}"),
             (_LOOPBACK, "localhost"),

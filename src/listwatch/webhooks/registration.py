@@ -171,19 +171,15 @@ class Registrar:
     async def read(self) -> Published:
         """Return what is published."""
         configurations = {
-            resource: await self._get(f"{resource}.{GROUP}", self.wanted.name)
+            resource: await _get(self._client, f"{resource}.{GROUP}", self.wanted.name)
             for resource in _KINDS
         }
-        definitions = {name: await self._get(DEFINITIONS, name) for name in self.wanted.conversions}
+        definitions = {
+            name: await _get(self._client, DEFINITIONS, name) for name in self.wanted.conversions
+        }
         return Published(
             configurations, {name: obj for name, obj in definitions.items() if obj is not None}
         )
-
-    async def _get(self, resource: str, name: str) -> Object | None:
-        try:
-            return await self._client.get(resource, name)
-        except NotFoundError:
-            return None
 
     def changes(
         self, published: Published, authorities: Iterable[Authority] | None
@@ -250,23 +246,42 @@ class Registrar:
             elif after is not None:
                 await self._client.update(after, resource=resource)
             elif before is not None:
-                await self._delete(resource, before)
+                await _delete(self._client, resource, before)
         return len(changes)
 
     async def remove(self) -> int:
         """Remove the configurations that this program made; return how many there were."""
-        removed = 0
-        for resource, found in (await self.read()).configurations.items():
-            if found is not None and _has(dict(found.labels), _LABELS):
-                await self._delete(f"{resource}.{GROUP}", found)
-                removed += 1
-        return removed
+        return await remove_configurations(self._client, self.wanted.name)
 
-    async def _delete(self, resource: str, obj: Object) -> None:
-        try:
-            await self._client.delete(resource, obj.name, uid=obj.uid)
-        except (NotFoundError, ConflictError):
-            return  # it is gone, or another one has its name
+
+async def remove_configurations(client: "Client", name: str) -> int:
+    """Remove the configurations that a manager made; return how many there were.
+
+    Args:
+        client: sends the requests, and raises what it raises.
+        name: the manager's name.
+    """
+    removed = 0
+    for resource in _KINDS:
+        found = await _get(client, f"{resource}.{GROUP}", name)
+        if found is not None and _has(dict(found.labels), _LABELS):
+            await _delete(client, f"{resource}.{GROUP}", found)
+            removed += 1
+    return removed
+
+
+async def _get(client: "Client", resource: str, name: str) -> Object | None:
+    try:
+        return await client.get(resource, name)
+    except NotFoundError:
+        return None
+
+
+async def _delete(client: "Client", resource: str, obj: Object) -> None:
+    try:
+        await client.delete(resource, obj.name, uid=obj.uid)
+    except (NotFoundError, ConflictError):
+        return  # it is gone, or another one has its name
 
 
 def _conversion(definition: Object) -> Mapping[str, Any] | None:

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from listwatch.webhooks.certificates import Authority, ServingCertificate
+from listwatch.webhooks.certificates import EARLIER, Authority, ServingCertificate
 
 #: The part of a certificate's lifetime after which the next one is made.
 RENEWED_AFTER: Final = 2 / 3
@@ -124,8 +124,8 @@ class Rotation:
         return time < certificate.not_after and self._names <= set(certificate.names)
 
     def _is_due(self, certificate: ServingCertificate, time: float) -> bool:
-        lifetime = certificate.not_after - certificate.not_before
-        due = certificate.not_before + lifetime * RENEWED_AFTER
+        lifetime = certificate.not_after - certificate.not_before - EARLIER
+        due = certificate.not_after - lifetime * (1 - RENEWED_AFTER)
         return time >= due or not self._is_usable(certificate, time)
 
 

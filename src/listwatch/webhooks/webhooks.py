@@ -1,7 +1,7 @@
 """The webhooks of a manager: what is declared, and how it is served."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from listwatch.webhooks.certificate_files import FileSource
 from listwatch.webhooks.certificates import make_certificate
 from listwatch.webhooks.dispatch import Dispatcher, HookStatistics, ReviewHook
 from listwatch.webhooks.hooks import AdmissionHook
+from listwatch.webhooks.metrics import webhook_metrics
 from listwatch.webhooks.options import Place, WebhookOptions, place_of
 from listwatch.webhooks.registration import Address, Registrar, Wanted
 from listwatch.webhooks.rotation import Rotation
@@ -19,6 +20,8 @@ from listwatch.webhooks.server import ReviewServer, ServingContext
 from listwatch.webhooks.upkeep import SecretSource, Source, Upkeep
 
 if TYPE_CHECKING:
+    from prometheus_client import Metric
+
     from listwatch.client.client import Client
 
 
@@ -92,6 +95,13 @@ class Webhooks:
         """Return what each hook has done."""
         return [] if self._dispatcher is None else self._dispatcher.statistics()
 
+    def metrics(self) -> Iterator["Metric"]:
+        """Yield the metrics of the hooks and of their certificate."""
+        certificate = None if self.upkeep is None else self.upkeep.certificate
+        yield from webhook_metrics(
+            self.statistics(), None if certificate is None else certificate.not_after
+        )
+
     def wanted(self, place: Place, address: Address | None = None) -> Wanted:
         """Return the configurations to publish.
 
@@ -148,5 +158,6 @@ class Webhooks:
     def _source(self, place: Place, client: "Client", namespace: str, clock: Clock) -> Source:
         if place.certificates is not None:
             return FileSource(place.certificates, clock)
-        rotation = Rotation(place.names, partial(make_certificate, place.names))
+        make = partial(make_certificate, place.names, lifetime=self.options.lifetime)
+        rotation = Rotation(place.names, make)
         return SecretSource(SecretStore(client, namespace, self.secret), rotation, clock)
