@@ -24,6 +24,7 @@ PATHS: Mapping[str, str] = {
     "daemonsets": "/apis/apps/v1/namespaces/default/daemonsets",
     "revisions": "/apis/apps/v1/namespaces/default/controllerrevisions",
     "jobs": "/apis/batch/v1/namespaces/default/jobs",
+    "budgets": "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
     "cronjobs": "/apis/batch/v1/namespaces/default/cronjobs",
 }
 

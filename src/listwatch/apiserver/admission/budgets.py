@@ -37,6 +37,8 @@ def spend(pod: Object, budgets: Iterable[Object], now: str) -> Object | None:
         )
     budget = found[0]
     status = budget.setdefault("status", {})
+    if not _is_ready(pod) and _spares_unready(budget):
+        return None
     name, generation = budget["metadata"]["name"], budget["metadata"].get("generation", 0)
     if status.get("observedGeneration", 0) < generation:
         raise _refused(f"The disruption budget {name} is still being processed by the server.")
@@ -67,6 +69,20 @@ def spend(pod: Object, budgets: Iterable[Object], now: str) -> Object | None:
 
 def _is_done(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") in {"Pending", "Succeeded", "Failed"}
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _spares_unready(budget: Object) -> bool:
+    """Return whether pods that are not ready may be evicted at no charge."""
+    if budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    status = budget["status"]
+    desired = status.get("desiredHealthy", 0)
+    return bool(0 < desired <= status.get("currentHealthy", 0))
 
 
 def _selects(budget: Object, labels: Object) -> bool:

@@ -19,6 +19,7 @@ from listwatch.apiserver.workloads.claims import claims_of, step_claim, step_vol
 from listwatch.apiserver.workloads.cron_jobs import step_cron_job
 from listwatch.apiserver.workloads.daemon_sets import step_daemon_set
 from listwatch.apiserver.workloads.deployments import step_deployment
+from listwatch.apiserver.workloads.disruption import step_budget
 from listwatch.apiserver.workloads.endpoint_slices import (
     selects_pod,
     step_service,
@@ -89,6 +90,10 @@ _ADOPTERS: Mapping[str, tuple[str, ...]] = {
     kinds.REPLICA_SETS: ("deployments",),
     kinds.REVISIONS: ("statefulsets", "daemonsets"),
 }
+#: Resources whose objects say how many pods a budget may expect.
+_SCALED = frozenset(
+    (kinds.DEPLOYMENTS, kinds.REPLICA_SETS, kinds.STATEFUL_SETS, kinds.REPLICATION_CONTROLLERS)
+)
 
 
 class RunningWorkloads:
@@ -144,6 +149,7 @@ class RunningWorkloads:
             "claims": of_account("persistent-volume-binder", kinds.CLAIMS, step_claim),
             "volumes": of_account("persistent-volume-binder", kinds.VOLUMES, step_volume),
             "endpoints": of_account("endpointslice-controller", kinds.SERVICES, step_service),
+            "budgets": of_account("disruption-controller", kinds.BUDGETS, step_budget),
         }
         #: the steps after an object's deletion, by controller, given its namespace and name
         self._gone: dict[str, Callable[[str, str], Steps]] = {
@@ -283,6 +289,8 @@ class RunningWorkloads:
             self._after_claim(entry)
         elif bucket.name == kinds.VOLUMES:
             self._after_volume(entry)
+        elif bucket.name in _SCALED:
+            self._look_at(kinds.BUDGETS, entry.namespace)
 
     def _states(self, bucket: Bucket, change: StoredChange) -> list[View]:
         """Return the states of an object with owners, before and after a change."""
@@ -322,6 +330,7 @@ class RunningWorkloads:
         if left and b'"persistentVolumeClaim"' in entry.data:
             for name in claims_of(self._observed.view(kinds.PODS, entry)):
                 self._plan("claims", f"{entry.namespace}/{name}")
+        self._look_at(kinds.BUDGETS, entry.namespace)
         states = [entry] if previous is None else [entry, previous]
         for service in self._observed.objects(kinds.SERVICES, entry.namespace):
             if any(selects_pod(service, state.labels) for state in states):

@@ -31,6 +31,7 @@ REVISIONS = "apps/controllerrevisions"
 REPLICATION_CONTROLLERS = "replicationcontrollers"
 JOBS = "batch/jobs"
 CRON_JOBS = "batch/cronjobs"
+BUDGETS = "policy/poddisruptionbudgets"
 #: Resources whose objects workloads adopt if they have no controller.
 _ADOPTED = frozenset((PODS, REPLICA_SETS, REVISIONS, JOBS))
 #: Number of pod addresses.
