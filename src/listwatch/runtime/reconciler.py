@@ -17,6 +17,8 @@ from typing import (
     overload,
 )
 
+import msgspec
+
 from listwatch.backoff import START, retry
 from listwatch.cache.lister import Lister
 from listwatch.cache.processor import StoppedError
@@ -30,6 +32,7 @@ from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import ReconcileCaller, ReconcileFunction
 from listwatch.runtime.history import HISTORY_BYTES, History
 from listwatch.runtime.key_limits import KeyLimits
+from listwatch.runtime.object_timers import Interval, LastDone, ObjectTimers
 from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, OwnWrites
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.reconcile_loop import ReconcileLoop
@@ -327,23 +330,57 @@ class Reconciler(Generic[T]):
 
     def every(
         self,
-        seconds: float,
+        seconds: float | Interval,
         keys: Callable[[], Iterable[str]] | None = None,
         *,
+        last_done: LastDone | None = None,
         name: str = "every",
     ) -> Self:
         """Reconcile these keys at this interval, with low priority.
 
         Args:
-            seconds: the interval.
+            seconds: the interval; or a function that returns that of an object of the primary
+                resource, or None for none: then each object has its own timer.
             keys: returns the keys; by default those of all objects of the primary resource.
+            last_done: with a function as interval: returns the time that the reconciler has
+                recorded in the object, in its status or an annotation, so that the timers go on
+                after a restart. An object without one is due at once.
             name: for `remove`.
+
+        Raises:
+            ValueError: not more than 0 seconds; `keys` with a function; `last_done` without one; or
+                there is no primary resource.
         """
+        self._check_may_add()
+        if callable(seconds):
+            if keys is not None:
+                raise ValueError(f"reconciler {self.name}: every(function) takes no keys")
+            self._every_object(seconds, last_done, name)
+            return self
+        if last_done is not None:
+            raise ValueError(f"reconciler {self.name}: last_done= needs a function as interval")
         if not seconds > 0:
             raise ValueError(f"reconciler {self.name}: every({seconds}) is too short an interval")
-        self._check_may_add()
         self._feeds.every(name, seconds, self._all_keys if keys is None else keys)
         return self
+
+    def _every_object(self, interval: Interval, last_done: LastDone | None, name: str) -> None:
+        primary = self._sources.primary
+        if primary is None:
+            raise ValueError(f"reconciler {self.name} has no objects with timers: call for_ before")
+        timers = ObjectTimers(
+            interval,
+            last_done,
+            put=self._put_own,
+            report=self._work.report,
+            clock=self._clock,
+        )
+        options: CacheOptions = {**primary.declared.options, "name": name}
+        declared = msgspec.structs.replace(
+            primary.declared, kind="every", options=options, handler=timers
+        )
+        self._feeds.add(name, timers.run)
+        self._begin(self._sources.declare(declared))
 
     def events(self, stream: Callable[[], AsyncIterable[str]], *, name: str = "events") -> Self:
         """Reconcile the keys that a stream yields, such as a message queue.
@@ -369,7 +406,7 @@ class Reconciler(Generic[T]):
         Raises:
             ValueError: there is no such source, or it is that of `for_`.
         """
-        if await self._feeds.remove(name):
+        if await self._feeds.remove(name) and not self._sources.has(name):
             return
         taken = self._sources.take(name)
         syncing = {self._syncing[source] for source in taken if source in self._syncing}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
+from listwatch.cache.handlers import ResourceEventHandler
 from listwatch.cache.lister import Lister
 from listwatch.cache.namespaces import NamespacesLister
 from listwatch.objects import split_key
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 Find: TypeAlias = "Callable[[str], Awaitable[Resource]]"
 
-SourceKind: TypeAlias = Literal["for_", "owns", "watches", "reads"]
+SourceKind: TypeAlias = Literal["for_", "owns", "watches", "reads", "every"]
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         map_func: returns the keys, for `watches`.
         controllers_only: for `owns`.
         shard: for `for_`.
+        handler: gets the changes, for `every`.
     """
 
     kind: SourceKind
@@ -45,6 +47,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     map_func: MapFunc | None = None
     controllers_only: bool = True
     shard: ShardRange | None = None
+    handler: ResourceEventHandler | None = None
 
     @property
     def name(self) -> str:
@@ -107,7 +110,7 @@ class Source:
             self.has_synced,
         )
 
-    def attach(self, handler: KeySource | None, name: str) -> None:
+    def attach(self, handler: ResourceEventHandler | None, name: str) -> None:
         """Give its caches their handler, and mark it as begun."""
         if handler is not None:
             self._attached = [(cache, cache.add_handler(handler, name)) for cache in self.caches]
@@ -231,7 +234,7 @@ class SourceSet:
         """
         if not word and self.primary is not None:
             return self.primary
-        found = [s for s in self.sources if s.name == word]
+        found = [s for s in self.sources if s.name == word and s.declared.kind != "every"]
         found = found or [s for s in self.sources if s.declared.resource == word]
         if len({tuple(map(id, source.caches)) for source in found}) == 1:
             return found[0]
@@ -307,13 +310,17 @@ class SourceSet:
         predicates = [*self._event_filter, *declared.predicates]
         for cache in source.caches:
             self._caches.ensure_open(cache)
-        handler: KeySource | None = None
+        handler = declared.handler
         if declared.kind == "for_":
             handler = KeySource(declared.resource, self._put, None, predicates, self._gone)
-        elif declared.kind != "reads":
+        elif declared.kind in {"owns", "watches"}:
             map_func = map_func or declared.map_func
             handler = KeySource(declared.resource, self._put_other, map_func, predicates)
         source.attach(handler, self._owner)
+
+    def has(self, name: str) -> bool:
+        """Return whether a source has this name."""
+        return any(source.name == name for source in self.sources)
 
     def take(self, name: str) -> Sequence[Source]:
         """Remove all sources of a name from the set, for `end`.
