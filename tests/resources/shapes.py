@@ -132,7 +132,9 @@ SHAPES: dict[str, Any] = {
     "optional object": Port | None,
     "objects in objects": Level1,
     "rules": Range,
-    "rule of a field": Annotated[str, Rule("self.startsWith('a')"), Meta(max_length=9)],
+    "rule of a field": Annotated[
+        str, Rule("self.startsWith('a')"), Meta(max_length=9, pattern="^a")
+    ],
     "transition": Annotated[str, Rule("self == oldSelf", message="is immutable")],
     "dataclass": Plain,
     "typed dict": Typed,
