@@ -24,6 +24,7 @@ MODEST = {
     "start_up": "--runs 5",
     "observe": "--pods 2000 --commands 200",
     "controllers": "--objects 1000",
+    "load_balancers": "--rounds 2",
 }
 
 

@@ -24,35 +24,30 @@ class Wire:
         self.done.append("resume")
 
 
-class Counting:
+class Ending:
     def __init__(self) -> None:
-        self.counted = 0
         self.is_closed = False
-
-    def count(self, size: int, *, is_client: bool) -> None:
-        assert not is_client
-        self.counted += size
 
     def close(self) -> None:
         self.is_closed = True
 
 
-def make() -> tuple[_End, Wire, Counting]:
-    connection, wire = Counting(), Wire()
+def make() -> tuple[_End, Wire, Ending]:
+    connection, wire = Ending(), Wire()
     end = _End(cast("_Connection", connection), is_client=False)
     end.connection_made(cast("Any", wire))
     return end, wire, connection
 
 
 def test_what_comes_before_the_other_end_is_handed_on_in_order_behind_the_header() -> None:
-    end, _, connection = make()
+    end, _, _ = make()
     other, wire, _ = make()
     end.data_received(b"a")
     end.data_received(b"b")
     end.join(other, b"header ")
     end.data_received(b"c")
     assert wire.done == [b"header ab", b"c"]
-    assert connection.counted == 3
+    assert end.received == 3
 
 
 def test_an_end_before_the_other_end_is_there_is_handed_on_too() -> None:
