@@ -40,6 +40,8 @@ def test_in_a_pod_the_service_has_the_manager_s_name(monkeypatch: pytest.MonkeyP
     assert found.address == Address(namespace="web", service="sites", port=443)
     assert (found.host, found.port, found.is_local) == ("", 9443, False)
     assert found.excluded == ("web",)
+    assert found.linger == 5.0
+    assert place(REMOTE, linger=0).linger == 0
 
 
 def test_a_service_in_another_namespace_and_port() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from listwatch import Client
+from listwatch import Client, Manager
 from listwatch.clock import Clock, FakeClock
 from listwatch.errors import ConfigError
 from listwatch.testing import APIServer, Fault, eventually
-from listwatch.webhooks import HookOptions, WebhookOptions
+from listwatch.webhooks import AdmissionRequest, HookOptions, WebhookOptions
 from listwatch.webhooks.certificates import ServingCertificate, make_certificate
 from listwatch.webhooks.hooks import AdmissionHook, Target
 from listwatch.webhooks.rotation import SETTLE
@@ -138,3 +138,27 @@ async def test_a_taken_port_is_one_clear_line(client: Client, server: APIServer)
     with pytest.raises(ConfigError, match=f"cannot serve webhooks on 127.0.0.1:{port}: "):
         async with serving(client, FakeClock(), port=port):
             pass
+
+
+async def test_in_a_pod_hooks_are_served_a_while_after_the_stop(
+    server: APIServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    clock = FakeClock(time=Clock().time())
+    options = WebhookOptions(service="maps", host="127.0.0.1", port=0, include_own_namespace=True)
+    app = Manager("maps", config=server.config, health_port=None, webhooks=options, clock=clock)
+
+    @app.validate("v1/configmaps")
+    async def check(_: AdmissionRequest[dict[str, Any]]) -> None: ...
+
+    serving = asyncio.create_task(app.serve())
+    await eventually(
+        lambda: app.webhooks.upkeep is not None and app.webhooks.upkeep.registered.is_set()
+    )
+    server.add_service("default/maps", "127.0.0.1", app.webhooks.port)
+    app.stop()
+    done, _ = await asyncio.wait({serving}, timeout=0.3)
+    assert not done
+    await create(client, "late")
+    await clock.advance(6)
+    await serving

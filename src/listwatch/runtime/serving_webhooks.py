@@ -84,6 +84,7 @@ class WebhookServing:
                     await self._parts.until_stopping(start.task)
                     try:
                         yield
+                        await self._linger()
                     finally:
                         leads = upkeep.leads
             finally:
@@ -125,6 +126,12 @@ class WebhookServing:
             except LeadershipLostError as error:
                 _logger.info("webhooks: %s", error)
                 await self._clock.sleep(WEBHOOKS.base)
+
+    async def _linger(self) -> None:
+        """Go on serving after an orderly stop: the cluster's proxies still send requests."""
+        place = self._webhooks.place
+        if place is not None and place.linger:
+            await self._clock.sleep(place.linger)
 
     async def _remove(self) -> None:
         """Remove configurations that lead to this process alone, so that they block nobody."""

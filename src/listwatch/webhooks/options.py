@@ -17,6 +17,8 @@ from listwatch.webhooks.registration import Address
 #: The usual port of webhooks in a pod.
 PORT: Final = 9443
 _SHORTEST: Final = 3600.0
+#: A cluster's proxies take a second or two to leave out a pod that ends.
+_LINGER: Final = 5.0
 _IN_POD: Final = "KUBERNETES_SERVICE_HOST"
 _LOOPBACK: Final = "127.0.0.1"
 _SERVICE: Final = re.compile(r"(?:[^/]+/)?[^/]+")
@@ -42,6 +44,8 @@ class WebhookOptions(msgspec.Struct, frozen=True, kw_only=True):
         certificates: directory with tls.crt, tls.key and, if the manager is to publish it, ca.crt,
             such as a mounted Secret of cert-manager; used instead of the Secret, and read again
             after a change.
+        linger: seconds to go on serving after everything else has stopped, while services still
+            send requests; by default 5 in a pod, otherwise 0.
         register: create the webhook configurations, keep them as declared, and delete those without
             hooks. False leaves that to manifests; their `caBundle` is set all the same.
         include_own_namespace: send requests in the manager's own namespace to the hooks too. A
@@ -56,6 +60,7 @@ class WebhookOptions(msgspec.Struct, frozen=True, kw_only=True):
     secret: str = ""
     lifetime: float = LIFETIME
     certificates: str | os.PathLike[str] = ""
+    linger: float | None = None
     register: bool = True
     include_own_namespace: bool = False
 
@@ -71,6 +76,7 @@ class Place(msgspec.Struct, frozen=True):
         is_local: only for API servers on this machine.
         excluded: namespaces whose objects the hooks do not get.
         certificates: the directory of the certificate; None for the Secret.
+        linger: seconds to go on serving at the end.
     """
 
     address: Address
@@ -80,6 +86,7 @@ class Place(msgspec.Struct, frozen=True):
     is_local: bool
     excluded: tuple[str, ...]
     certificates: Path | None
+    linger: float
 
 
 def place_of(options: WebhookOptions, app: str, namespace: str, server: str) -> Place:
@@ -128,6 +135,7 @@ def place_of(options: WebhookOptions, app: str, namespace: str, server: str) -> 
             # A program outside the cluster can't lock itself out.
             excluded=(),
             certificates=directory,
+            linger=options.linger or 0.0,
         )
     else:
         raise ConfigError(
@@ -136,7 +144,10 @@ def place_of(options: WebhookOptions, app: str, namespace: str, server: str) -> 
         )
     host = "" if options.host is None else options.host
     port = PORT if options.port is None else options.port
-    return Place(address, names, host, port, False, excluded, directory)
+    linger = (
+        (_LINGER if _IN_POD in os.environ else 0.0) if options.linger is None else options.linger
+    )
+    return Place(address, names, host, port, False, excluded, directory, linger)
 
 
 def _host_of(url: str) -> str:

@@ -1,5 +1,6 @@
 """Serves webhooks over TLS with aiohttp."""
 
+import asyncio
 import logging
 import os
 import ssl
@@ -9,7 +10,7 @@ from typing import Final, Self
 from aiohttp import web
 
 from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
-from listwatch.clock import Clock
+from listwatch.clock import Clock, Timer
 from listwatch.errors import ConfigError
 from listwatch.webhooks.dispatch import Dispatcher
 
@@ -17,6 +18,10 @@ _logger = logging.getLogger(__name__)
 
 #: Seconds for running requests at the end.
 GRACE: Final = 5.0
+#: Seconds within which the headers of a connection's first request must have arrived, and those of
+#: its next one. API servers keep connections for 90 s.
+FIRST_REQUEST: Final = 10.0
+NEXT_REQUEST: Final = 120.0
 
 
 class ServingContext:
@@ -78,12 +83,24 @@ class ReviewServer:
         self._clock = clock
         self._acceptors: list[Acceptor] = []
         self._runner: web.ServerRunner | None = None
+        self._waiting: dict[object, Timer] = {}
         #: The port that it listens on.
         self.port = port
 
     async def __aenter__(self) -> Self:
         # A compressed body could expand beyond its limit; API servers send none.
-        server = web.Server(self._handle, auto_decompress=False, access_log=None)
+        server = web.Server(
+            self._handle,
+            auto_decompress=False,
+            access_log=None,
+            keepalive_timeout=NEXT_REQUEST,
+        )
+
+        def connected() -> asyncio.BaseProtocol:
+            protocol = server()
+            self._await_request(protocol, FIRST_REQUEST)
+            return protocol
+
         runner = web.ServerRunner(server, shutdown_timeout=GRACE)
         await runner.setup()
         try:
@@ -99,7 +116,11 @@ class ReviewServer:
         shortages = ShortageLog(self._clock)
         self._acceptors = [
             Acceptor(
-                sock, server, shortages=shortages, clock=self._clock, ssl_context=self._context.ssl
+                sock,
+                connected,
+                shortages=shortages,
+                clock=self._clock,
+                ssl_context=self._context.ssl,
             )
             for sock in sockets
         ]
@@ -117,8 +138,29 @@ class ReviewServer:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+        for timer in self._waiting.values():
+            timer.cancel()
+        self._waiting.clear()
+
+    def _await_request(self, protocol: web.RequestHandler, seconds: float) -> None:
+        """Close a connection on which no request arrives in time."""
+
+        def close() -> None:
+            self._waiting.pop(protocol, None)
+            protocol.force_close()
+
+        self._waiting[protocol] = self._clock.call_later(seconds, close)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        timer = self._waiting.pop(request.protocol, None)
+        if timer is not None:
+            timer.cancel()
+        response = await self._answer(request)
+        if request.transport is not None:
+            self._await_request(request.protocol, NEXT_REQUEST)
+        return response
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method != "POST":
             return web.Response(status=405, text="webhooks take POST", headers={"Allow": "POST"})
         if request.headers.get("Content-Encoding", "identity") != "identity":
