@@ -150,6 +150,6 @@ def test_several_resources_are_observed_at_once_and_one_object_by_its_name(
     assert both.stdout.count("Sync ended") == 2
     one = listwatch("observe", "ns", "default", "kube-public", "--once", KUBECONFIG=str(kubeconfig))
     told = [line.partition("\t")[2] for line in one.stdout.splitlines() if "\t" in line]
-    assert told == ['"" default', '"" kube-public']
+    assert told == ["default", "kube-public"]
     single = listwatch("observe", "ns", "default", "--once", KUBECONFIG=str(kubeconfig))
     assert single.stdout.count("\t") == 1

@@ -231,7 +231,10 @@ async def test_the_error_that_reaches_the_limit_ends_it(tmp_path: Path) -> None:
     with pytest.raises(ErrorLimitError, match="reached maximum error limit of 2, exiting"):
         async with observing(tmp_path, source, command=command, maximum_errors=2) as state:
             await state.task
-    assert state.err == 'error: command "/bin/sh" exited with status code 3\n' * 2
+    assert state.err == "".join(
+        f'error: command "/bin/sh" for Sync pods ns/p{number} exited with status code 3\n'
+        for number in range(2)
+    )
 
 
 async def test_errors_below_the_limit_end_nothing_and_are_counted(tmp_path: Path) -> None:
@@ -241,7 +244,10 @@ async def test_errors_below_the_limit_end_nothing_and_are_counted(tmp_path: Path
         tmp_path, source, command=("/bin/sh", "-c", "kill -9 $$"), once=True
     ) as state:
         await state.task
-    assert state.err == 'error: command "/bin/sh" exited with status code -1 (ended by SIGKILL)\n'
+    assert state.err == (
+        'error: command "/bin/sh" for Sync pods ns/a exited with status code -1'
+        " (ended by SIGKILL)\n"
+    )
     assert state.observer.statistics().errors == 1
     assert 'observe_exec_durations_milliseconds_count{exit_code="-1",type="Sync"} 1.0' in (
         state.metrics.text()
@@ -265,7 +271,7 @@ async def test_the_asked_for_exit_code_is_retried_with_growing_waits(tmp_path: P
     assert state.err == (
         "retrying command: exit status 2 (next try in 0.01s, 1 left)\n"
         "retrying command: exit status 2 (next try in 0.02s, 0 left)\n"
-        'error: command "/bin/sh" exited with status code 2\n'
+        'error: command "/bin/sh" for Sync pods ns/a exited with status code 2\n'
     )
 
 
@@ -339,7 +345,7 @@ async def test_an_object_that_only_ceased_to_match_is_not_deleted(tmp_path: Path
 async def test_too_many_deletions_are_refused_and_a_dry_run_only_tells(tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "delete_command": ("/bin/echo", "remove"),
-        "names_command": ("/bin/echo", "ns/a\nns/b\nns/c"),
+        "names_command": ("/bin/echo", "\n".join(f"ns/{letter}" for letter in "abcdefghij")),
         "once": True,
     }
     with pytest.raises(

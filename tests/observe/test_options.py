@@ -56,7 +56,8 @@ def test_delete_limits_are_numbers_shares_or_none() -> None:
         (DeleteLimit(count=2), 3, 100, False),
         (DeleteLimit(share=50), 5, 10, True),
         (DeleteLimit(share=50), 6, 10, False),
-        (DeleteLimit(share=50), 1, 1, True),
+        (DeleteLimit(share=50), 9, 9, True),
+        (DeleteLimit(share=50), 10, 10, False),
         (DeleteLimit(), 1000, 1000, True),
     ],
 )

@@ -160,6 +160,11 @@ DURATION = _Duration()
     " and the changed paths. With =template, pass the template's text instead of an argument.",
 )
 @click.option(
+    "--show-managed-fields",
+    is_flag=True,
+    help="Keep metadata.managedFields in objects, templates and printed changes.",
+)
+@click.option(
     "--distinct-types",
     is_flag=True,
     help="Report Listed, Relisted or Resync instead of Sync.",
@@ -349,6 +354,7 @@ def _options(command: tuple[str, ...], values: Mapping[str, Any]) -> ObserveOpti
         retry_count=values["retry_count"],
         retry_delay=seconds("retry_delay"),
         parallel=values["parallel"],
+        managed_fields=values["show_managed_fields"],
         timeout=seconds("timeout") or None,
         debounce=seconds("debounce"),
         grace=seconds("grace"),

@@ -31,8 +31,8 @@ class DeleteLimit(msgspec.Struct, frozen=True):
 
     Attributes:
         count: this many; None for no such limit.
-        share: this percentage of the known names; None for no such limit. One name is always
-            allowed.
+        share: this percentage of the known names; None for no such limit. A share of fewer than
+            ten names says nothing, so it does not limit them.
     """
 
     count: int | None = None
@@ -42,7 +42,7 @@ class DeleteLimit(msgspec.Struct, frozen=True):
         """Return whether this many of the known names may be deleted."""
         if self.count is not None and deletes > self.count:
             return False
-        return self.share is None or deletes <= 1 or deletes * 100 <= known * self.share
+        return self.share is None or known < 10 or deletes * 100 <= known * self.share
 
     def __str__(self) -> str:
         return f"{self.share}%" if self.share is not None else str(self.count)
@@ -75,6 +75,7 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
         retry_count: maximum retries.
         retry_delay: seconds before the first retry; doubles with each.
         parallel: maximum commands running at a time, for different objects.
+        managed_fields: keep `metadata.managedFields` of objects.
         timeout: seconds that a command may run; None for no limit.
         debounce: seconds that a change waits for later ones of its object.
         grace: seconds that running commands have at the end.
@@ -111,6 +112,7 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_count: int = 2
     retry_delay: float = 1.0
     parallel: int = 1
+    managed_fields: bool = False
     timeout: float | None = None
     debounce: float = 0.0
     grace: float = 10.0

@@ -180,7 +180,7 @@ class Reaction:
         if text is not None and options.stdin != "template":
             words.append(text)
         command = self._command(change)
-        line = shown_command([*(command or [self._which(change)]), *words])
+        line = shown_command([*(command or self._which(change)), *words])
         version = printable(change.resource_version)
         header = f"# {self.timestamp()} {kind} {version}\t{line}\n"
         if not command:
@@ -214,7 +214,7 @@ class Reaction:
         finally:
             await lines.finish()
         if not outcome.succeeded:
-            await self._failed(told.argv[0], outcome)
+            await self._failed(told.argv[0], outcome, f"{kind} {change.resource} {change.key}")
 
     def type_word(self, change: Observation) -> str:
         """Return the word for a change's type, as the options ask."""
@@ -236,9 +236,9 @@ class Reaction:
             return self._options.delete_command
         return self._options.command
 
-    def _which(self, change: Observation) -> str:
-        """Return the header's placeholder for a missing command."""
-        return change.resource if len(self._options.resources) > 1 else ""
+    def _which(self, change: Observation) -> Sequence[str]:
+        """Return what stands in the header in place of a missing command."""
+        return [change.resource] if len(self._options.resources) > 1 else []
 
     def _rendered(self, change: Observation) -> str | None:
         if self._options.template is None or change.object is None:
@@ -326,15 +326,15 @@ class Reaction:
             spectator.ended(run, outcome)
         return outcome
 
-    async def _failed(self, command: str, outcome: Outcome) -> None:
+    async def _failed(self, command: str, outcome: Outcome, subject: str) -> None:
         if outcome.timed_out:
-            text = f'command "{command}" was ended after {self._options.timeout:g}s'
+            text = f"was ended after {self._options.timeout:g}s"
         elif outcome.failure and not outcome.signal:
-            text = f'command "{command}": {outcome.failure}'
+            text = f"failed: {outcome.failure}"
         else:
             signal = f" ({outcome.failure})" if outcome.failure else ""
-            text = f'command "{command}" exited with status code {outcome.exit_code}{signal}'
-        await self._complain(text)
+            text = f"exited with status code {outcome.exit_code}{signal}"
+        await self._complain(f'command "{command}" for {subject} {text}')
 
     async def _complain(self, text: str) -> None:
         """Print an error and count it as a failed run."""

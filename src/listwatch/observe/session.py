@@ -13,7 +13,7 @@ from listwatch.client.client import Client
 from listwatch.client.connection_options import ConnectionOptions
 from listwatch.clock import Clock
 from listwatch.errors import ForbiddenError, NotFoundError
-from listwatch.objects import decode_object
+from listwatch.objects import ObjectDecoder, decode_object
 from listwatch.observe.execute import Executor, StartError, is_shortage
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.names import KnownNames
@@ -164,6 +164,8 @@ async def _observe(
             if state.warning:
                 await warn(state.warning)
         decoder: Decoder = decode_object
+        if options.managed_fields:
+            decoder = ObjectDecoder(keep_managed_fields=True)
         # As a container's first process it inherits what commands leave behind.
         reaper = Reaper(ours=executor.children, clock=clock)
         beside: list[Companion] = [lambda _: reaper.run()]
@@ -171,7 +173,7 @@ async def _observe(
         if os.isatty(2) and not os.isatty(1):
             from listwatch.observe import progress  # noqa: PLC0415 - loads rich
 
-            decoder = counted = progress.CountingDecoder(decode_object)
+            decoder = counted = progress.CountingDecoder(decoder)
             beside.append(partial(progress.show_progress, decoded=counted, clock=clock))
         observer = Observer(
             options,
