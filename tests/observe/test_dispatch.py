@@ -1,6 +1,6 @@
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,8 @@ class Runner:
         self.started: list[Observation] = []
         self.running: dict[str, asyncio.Event] = {}
 
-    async def __call__(self, change: Observation) -> None:
+    async def __call__(self, changes: Sequence[Observation]) -> None:
+        (change,) = changes
         assert change.key not in self.running, "one object twice at once"
         self.started.append(change)
         event = self.running[change.key] = asyncio.Event()
@@ -132,7 +133,7 @@ async def test_a_deletion_is_never_merged_with_the_life_after_it() -> None:
 
 
 async def test_what_a_run_raises_ends_the_work() -> None:
-    async def run(_change: Observation) -> None:
+    async def run(_changes: Sequence[Observation]) -> None:
         raise ValueError("no more")
 
     dispatcher = Dispatcher(run, clock=FakeClock())
@@ -146,23 +147,35 @@ async def test_what_a_run_raises_ends_the_work() -> None:
     steps=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=30),
     parallel=st.integers(1, 3),
     debounce=st.sampled_from([0.0, 1.0]),
+    batch=st.integers(1, 3),
 )
-def test_every_objects_changes_run_in_order_and_the_last_is_told(
-    steps: list[tuple[str, int]], parallel: int, debounce: float
+def test_every_objects_changes_run_in_order_and_the_last_is_delivered(
+    steps: list[tuple[str, int]], parallel: int, debounce: float, batch: int
 ) -> None:
     async def scenario() -> None:
         clock = FakeClock()
-        told: dict[str, list[int]] = defaultdict(list)
+        delivered: dict[str, list[int]] = defaultdict(list)
         busy: set[str] = set()
 
-        async def run(change: Observation) -> None:
-            assert change.key not in busy
-            busy.add(change.key)
+        async def run(changes: Sequence[Observation]) -> None:
+            keys = {change.key for change in changes}
+            assert not keys & busy
+            assert len(keys) == len(changes) <= batch
+            assert len({change.key == "c" for change in changes}) == 1
+            busy.update(keys)
             await clock.sleep(0.7)
-            busy.remove(change.key)
-            told[change.key].append(int(change.resource_version))
+            busy.difference_update(keys)
+            for change in changes:
+                delivered[change.key].append(int(change.resource_version))
 
-        dispatcher = Dispatcher(run, parallel=parallel, debounce=debounce, clock=clock)
+        dispatcher = Dispatcher(
+            run,
+            parallel=parallel,
+            batch=batch,
+            together=lambda one, other: (one.key == "c") == (other.key == "c"),
+            debounce=debounce,
+            clock=clock,
+        )
         done: dict[str, list[int]] = defaultdict(list)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(dispatcher.work())
@@ -175,10 +188,10 @@ def test_every_objects_changes_run_in_order_and_the_last_is_told(
             dispatcher.stop()
         assert dispatcher.finished_up_to == len(steps)
         for key, versions in done.items():
-            assert told[key] == sorted(told[key])
-            assert told[key][-1] == versions[-1]
+            assert delivered[key] == sorted(delivered[key])
+            assert delivered[key][-1] == versions[-1]
             if not debounce:
-                assert told[key] == versions
+                assert delivered[key] == versions
         statistics = dispatcher.statistics()
         assert statistics.finished + statistics.collapsed == len(steps)
         assert (statistics.waiting, statistics.running) == (0, 0)

@@ -548,3 +548,48 @@ async def test_with_several_resources_lines_and_documents_say_which(tmp_path: Pa
     ) as state:
         await state.task
     assert '"resource":"pods"' in state.out
+
+
+async def test_only_updates_of_the_asked_for_fields_are_reported(tmp_path: Path) -> None:
+    source = FakeControllerSource()
+    source.add(pod("a", "ns", image="1", zone="x"))
+    async with observing(tmp_path, source, only_paths=("spec.image",)) as state:
+        await state.until(lambda: state.observer.synced)
+        source.modify(pod("a", "ns", image="1", zone="y"))
+        source.modify(pod("a", "ns", image="2", zone="y"))
+        source.delete("ns/a")
+        await state.until(lambda: "Deleted" in state.out)
+    kinds = [line.split()[0] for line in state.headers if "\t" in line]
+    assert kinds == ["Sync", "Updated", "Deleted"]
+    assert "spec.image" in state.out
+
+
+async def test_one_command_runs_for_many_changes_and_reads_them(tmp_path: Path) -> None:
+    source = FakeControllerSource()
+    for number in range(5):
+        source.add(pod(f"p{number}", "ns"))
+    script = ("/bin/sh", "-c", "while read -r line; do echo got; done; echo end")
+    async with observing(
+        tmp_path, source, exec_batch=3, command=script, delete_command=("/bin/cat",)
+    ) as state:
+        await state.until(lambda: state.observer.synced)
+        source.delete("ns/p0")
+        await state.until(lambda: '"Deleted"' in state.out)
+    assert _words(state.out)[:7] == ["got", "got", "got", "end", "got", "got", "end"]
+    batches = [line.split("\t")[0] for line in state.headers if line.startswith("Batch")]
+    assert batches == ["Batch 3", "Batch 2", "Batch 1"]
+    (deleted,) = [json.loads(line) for line in _words(state.out)[7:]]
+    assert (deleted["type"], deleted["key"]) == ("Deleted", "ns/p0")
+
+
+async def test_a_failed_batch_names_its_first_change(tmp_path: Path) -> None:
+    source = FakeControllerSource()
+    for number in range(2):
+        source.add(pod(f"p{number}", "ns"))
+    async with observing(
+        tmp_path, source, exec_batch=9, command=("/bin/false",), once=True
+    ) as state:
+        await state.task
+    assert state.err == (
+        'error: command "/bin/false" for Sync pods ns/p0 and 1 more exited with status code 1\n'
+    )

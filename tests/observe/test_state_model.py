@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.clock import FakeClock
-from listwatch.observe.changes import Observation
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.observe.observer import Observer, Source
 from listwatch.observe.options import ObserveOptions
 from listwatch.observe.reaction import ErrorBudget, Reaction
@@ -35,18 +36,25 @@ class Commands:
         self.running: list[story.Chapter] = []
         self.finished: list[story.Chapter] = []
 
-    async def __call__(self, change: Observation) -> None:
+    async def __call__(self, changes: Sequence[Observation]) -> None:
+        chapters = [self._chapter(change) for change in changes]
+        self.running += chapters
+        await self._clock.sleep(max(SECONDS[change.key] for change in changes))
+        for chapter in chapters:
+            self.running.remove(chapter)
+        self.finished += chapters
+
+    def is_same_command(self, one: Observation, other: Observation) -> bool:
+        """Share a run as commands and commands of deletions do."""
+        return (one.type is ObservationType.DELETED) == (other.type is ObservationType.DELETED)
+
+    def _chapter(self, change: Observation) -> story.Chapter:
         assert change.object is not None
         kind = story.ChapterType(change.type.plain)
         if kind is story.ChapterType.SYNC:
             kind = story.ChapterType.ADDED if change.old is None else story.ChapterType.UPDATED
-        told = story.Chapter(
-            kind, change.key, change.object.uid, int(change.object.resource_version)
-        )
-        self.running.append(told)
-        await self._clock.sleep(SECONDS[change.key])
-        self.running.remove(told)
-        self.finished.append(told)
+        version = int(change.object.resource_version)
+        return story.Chapter(kind, change.key, change.object.uid, version)
 
     async def sync_line(self, word: str, resource: str) -> None:
         """Print nothing."""
@@ -55,7 +63,7 @@ class Commands:
 class World:
     """A cluster, its changes, and an observer that is started and killed."""
 
-    def __init__(self, path: Path, parallel: int) -> None:
+    def __init__(self, path: Path, parallel: int, exec_batch: int) -> None:
         self.clock = FakeClock()
         self.source = FakeControllerSource(clock=self.clock, bookmark_seconds=5.0)
         self.done: list[story.Chapter] = []
@@ -65,6 +73,7 @@ class World:
         self.commands = Commands(self.clock)
         self._path = path
         self._parallel = parallel
+        self._exec_batch = exec_batch
         self._state: StateFile | None = None
         self._observer: Observer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -93,7 +102,9 @@ class World:
 
         self._state = StateFile(self._path, {"cluster": "c"})
         self._observer = Observer(
-            ObserveOptions(resources=("pods",), parallel=self._parallel),
+            ObserveOptions(
+                resources=("pods",), parallel=self._parallel, exec_batch=self._exec_batch
+            ),
             [Source("pods", self.source, True, exists, "pods.v1.")],
             reaction=cast("Reaction", self.commands),
             known_names=None,
@@ -130,8 +141,8 @@ class World:
         self._state.close()
 
 
-async def _run(steps: list[tuple[str, str]], parallel: int, path: Path) -> None:
-    world = World(path, parallel)
+async def _run(steps: list[tuple[str, str]], parallel: int, exec_batch: int, path: Path) -> None:
+    world = World(path, parallel, exec_batch)
     world.write("a", delete=False)
     world.gaps = [story.Gap(0, 1)]
     world.start()
@@ -177,9 +188,10 @@ async def _run(steps: list[tuple[str, str]], parallel: int, path: Path) -> None:
         max_size=40,
     ),
     parallel=st.integers(1, 3),
+    exec_batch=st.integers(0, 2),
 )
 def test_kills_at_any_moment_lose_nothing_and_repeat_only_what_was_running(
-    steps: list[tuple[str, str]], parallel: int
+    steps: list[tuple[str, str]], parallel: int, exec_batch: int
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(_run(steps, parallel, Path(directory) / "state"))
+        asyncio.run(_run(steps, parallel, exec_batch, Path(directory) / "state"))

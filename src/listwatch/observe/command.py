@@ -25,8 +25,9 @@ from listwatch.observe.templates.template import Template
 
 _EXIT_CODES = """\b
 Exit codes:
-  0    ended by --once, --exit-after, SIGINT (Ctrl-C) or SIGTERM
-  1    a limit was reached (--maximum-errors, --max-deletes), or another failure
+  0    ended by --once, --exit-after, --until, SIGINT (Ctrl-C) or SIGTERM
+  1    a limit was reached (--maximum-errors, --max-deletes), --until or --for-condition did not
+       hold, or another failure
   2    invalid options, an invalid template, a selector that the server rejects
   3    the kubeconfig is missing or invalid
   4    the server is unreachable
@@ -206,6 +207,14 @@ DURATION = _Duration()
     show_default=True,
     help="Maximum number of commands at a time; never two for one object.",
 )
+@click.option(
+    "--exec-batch",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="Run one command for up to N waiting changes. It gets no further arguments, and reads one"
+    " line of JSON for each change from standard input.",
+)
 @click.option("--timeout", type=DURATION, default="0", help="Terminate a command after this time.")
 @click.option(
     "--debounce",
@@ -230,6 +239,20 @@ DURATION = _Duration()
 @click.option("--once", is_flag=True, help="Exit when all existing objects are processed.")
 @click.option("--exit-after", type=DURATION, default="0", help="Exit after this time.")
 @click.option(
+    "--until",
+    default="",
+    metavar="EXPRESSION",
+    help="Exit when this CEL expression holds for all objects, such as"
+    " \"object.status.phase == 'Running'\". Exit code 1 if it did not hold at the end.",
+)
+@click.option(
+    "--for-condition",
+    "for_conditions",
+    multiple=True,
+    metavar="TYPE[=STATUS]",
+    help="Exit when all objects have this condition, such as Ready or Available=False.",
+)
+@click.option(
     "--resync-period", type=DURATION, default="0", help="Re-deliver every object at this interval."
 )
 @click.option("--print-metrics-on-exit", is_flag=True, help="Print metrics at exit.")
@@ -248,6 +271,13 @@ DURATION = _Duration()
     multiple=True,
     metavar="PATH",
     help="Hide changes of this field, such as status or metadata.annotations*.",
+)
+@click.option(
+    "--only-path",
+    "only_paths",
+    multiple=True,
+    metavar="PATH",
+    help="Report an update only if this field changed, such as spec or status.phase.",
 )
 @click.option(
     "--color",
@@ -354,6 +384,10 @@ def _options(command: tuple[str, ...], values: Mapping[str, Any]) -> ObserveOpti
         retry_count=values["retry_count"],
         retry_delay=seconds("retry_delay"),
         parallel=values["parallel"],
+        exec_batch=values["exec_batch"] or 0,
+        only_paths=values["only_paths"],
+        until=values["until"],
+        for_conditions=values["for_conditions"],
         managed_fields=values["show_managed_fields"],
         timeout=seconds("timeout") or None,
         debounce=seconds("debounce"),

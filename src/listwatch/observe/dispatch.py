@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -49,8 +49,10 @@ class Dispatcher:
     observer.
 
     Args:
-        run: runs one change; an exception ends `work`.
-        parallel: maximum changes running at a time.
+        run: runs the given changes; an exception ends `work`.
+        parallel: maximum calls of `run` at a time.
+        batch: maximum changes of one call, all of different objects.
+        together: whether a change may be in one call with a later one.
         debounce: seconds that an object's first change waits for more; changes in that time become
             one, with the latest state. 0 runs each.
         clock: the time.
@@ -59,9 +61,11 @@ class Dispatcher:
 
     def __init__(
         self,
-        run: Callable[[Observation], Awaitable[None]],
+        run: Callable[[Sequence[Observation]], Awaitable[None]],
         *,
         parallel: int = 1,
+        batch: int = 1,
+        together: Callable[[Observation, Observation], bool] = lambda _, __: True,
         debounce: float = 0.0,
         clock: Clock,
         progressed: Callable[[], None] | None = None,
@@ -69,6 +73,8 @@ class Dispatcher:
         self._run = run
         self._progressed = progressed
         self._parallel = parallel
+        self._batch = batch
+        self._together = together
         self._debounce = debounce
         self._clock = clock
         self._lanes: dict[tuple[str, str], _Lane] = {}
@@ -141,32 +147,42 @@ class Dispatcher:
 
     async def _work(self) -> None:
         while not self._stopped:
-            taken = self._take()
-            if taken is None:
+            taken = self._take_batch()
+            if not taken:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._idle.append(waiter)
                 await waiter
                 continue
-            key, lane, entry = taken
-            lane.running = True
-            self._running += 1
+            self._running += len(taken)
             try:
-                await self._run(entry.change)
+                await self._run([entry.change for _, _, entry in taken])
             finally:
-                self._running -= 1
-                lane.running = False
-            self._finished += 1
-            self._finish(entry.numbers)
-            self._offer(key, lane)
+                self._running -= len(taken)
+                for _, lane, _ in taken:
+                    lane.running = False
+            self._finished += len(taken)
+            for key, lane, entry in taken:
+                self._finish(entry.numbers)
+                self._offer(key, lane)
 
-    def _take(self) -> tuple[tuple[str, str], _Lane, _Entry] | None:
-        while self._ready:
-            number, key = heapq.heappop(self._ready)
+    def _take_batch(self) -> list[tuple[tuple[str, str], _Lane, _Entry]]:
+        """Take the changes of one call; their lanes count as running."""
+        taken: list[tuple[tuple[str, str], _Lane, _Entry]] = []
+        while self._ready and len(taken) < self._batch:
+            number, key = self._ready[0]
             lane = self._lanes.get(key)
             # A lane may have been offered twice, or have lost its first change to a merge.
-            if lane and not lane.running and lane.entries and lane.entries[0].numbers[0] == number:
-                return key, lane, lane.entries.popleft()
-        return None
+            first = lane.entries[0] if lane and not lane.running and lane.entries else None
+            if lane is None or first is None or first.numbers[0] != number:
+                heapq.heappop(self._ready)
+                continue
+            if taken and not self._together(taken[-1][2].change, first.change):
+                break
+            heapq.heappop(self._ready)
+            lane.entries.popleft()
+            lane.running = True
+            taken.append((key, lane, first))
+        return taken
 
     def _finish(self, numbers: list[int]) -> None:
         self._unfinished.difference_update(numbers)

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -35,6 +35,9 @@ from listwatch.observe.output import OutputStream
 from listwatch.observe.reaction import Reaction
 from listwatch.observe.state import ResumingListWatch, StateFile, number_or_none, version_number
 from listwatch.observe.templates.template import TemplateError
+
+if TYPE_CHECKING:
+    from listwatch.observe.until import Until
 
 #: Errors that no retry fixes before the first list.
 _HOPELESS = (
@@ -125,28 +128,60 @@ class Observer:
         self._clock = clock
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._until = _until(options)
+        self._met_at: int | None = None  # the last change when the condition came to hold
+        self._held = False
         self.dispatcher = Dispatcher(
             reaction if state is None else self._react_and_remember,
             parallel=options.parallel,
+            batch=options.exec_batch or 1,
+            together=reaction.is_same_command,
             debounce=options.debounce,
             clock=clock,
             progressed=self._progressed,
         )
         self._feeds = [
-            _Feed(source, options, self.dispatcher, reaction, known_names, clock, decoder, state)
+            _Feed(
+                source,
+                options,
+                self.dispatcher,
+                reaction,
+                known_names,
+                clock,
+                decoder,
+                state,
+                self._until,
+                self._end_if_met,
+            )
             for source in sources
         ]
 
-    async def _react_and_remember(self, change: Observation) -> None:
+    async def _react_and_remember(self, changes: Sequence[Observation]) -> None:
         if self._state is not None:
-            self._state.begins(self._full_names[change.resource], change)
-        await self._reaction(change)
+            for change in changes:
+                self._state.begins(self._full_names[change.resource], change)
+        await self._reaction(changes)
         if self._state is not None:
-            self._state.finished(self._full_names[change.resource], change)
+            for change in changes:
+                self._state.finished(self._full_names[change.resource], change)
 
     def _progressed(self) -> None:
         for feed in self._feeds:
             feed.remember_progress()
+        self._end_if_met()
+
+    def _end_if_met(self) -> None:
+        """Stop once the condition holds, and the changes up to then are processed."""
+        if self._until is None or self._held or self._stopping.is_set():
+            return
+        if not self.synced or not self._until.is_met(self._options.names):
+            self._met_at = None
+            return
+        if self._met_at is None:
+            self._met_at = self.dispatcher.last
+        if self.dispatcher.finished_up_to >= self._met_at:
+            self._held = True
+            self.stop()
 
     @property
     def synced(self) -> bool:
@@ -180,6 +215,7 @@ class Observer:
             ListWatchError: the reason for an early end: a limit reached, access refused, no such
                 resource.
             TemplateError: with `once`, the template failed for some objects.
+            NotMetError: the condition of `until` and `for_conditions` does not hold.
             BrokenPipeError: nobody reads the output.
         """
         try:
@@ -188,6 +224,8 @@ class Observer:
             raise unwrap(group, first=True) from None
         if self._options.once and (count := self._reaction.unrendered):
             raise TemplateError(f"the template failed for {count} of the objects, see above")
+        if self._until is not None and not (self._held or self._until.is_met(self._options.names)):
+            raise self._until.not_met()
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -242,7 +280,11 @@ class _Feed:
         clock: Clock,
         decoder: Decoder,
         state: StateFile | None,
+        until: "Until | None",
+        end_if_met: Callable[[], None],
     ) -> None:
+        self._until = until
+        self._end_if_met = end_if_met
         self._source = source
         self._options = options
         self._dispatcher = dispatcher
@@ -269,6 +311,8 @@ class _Feed:
             self._begun = remembered.begun
             self._version = remembered.version
             self.store.replace(remembered.objects, "")
+            for obj in remembered.objects:
+                self._note(obj.key, obj)
             if remembered.version and not options.once:
                 list_watch = self._resumed = ResumingListWatch(list_watch, remembered)
                 watch_list = False  # the first list is the file's
@@ -314,7 +358,9 @@ class _Feed:
             told = _with_positions(told, self._version)
         for change in told:
             if self._wanted(change):
+                self._note(change.key, change.object if _is_there(change) else None)
                 self._dispatcher.submit(change)
+        self._end_if_met()
         if whole:
             if initial:
                 self.listed += len(changes)
@@ -383,6 +429,10 @@ class _Feed:
         names = self._options.names
         return not names or change.key.rpartition("/")[2] in names
 
+    def _note(self, key: str, obj: Object | None) -> None:
+        if self._until is not None:
+            self._until.update(self._source.resource, key, obj)
+
     async def _tell_unknown(self, known_names: KnownNames) -> None:
         """Report a deletion for each name that the outside system knows and the list lacks."""
         known = set(self.store.list_keys())
@@ -406,6 +456,7 @@ class _Feed:
             if is_told:
                 await self._reaction.sync_line("ended", self._source.resource)
             self.processed.set()
+            self._end_if_met()
 
     def _report(self, failure: Failure) -> None:
         self._log(msgspec.structs.replace(failure, name=self._source.resource))
@@ -428,6 +479,18 @@ class _Feed:
                     f" exiting: {error}"
                 ) from error
         self._log(failure)
+
+
+def _is_there(change: Observation) -> bool:
+    return change.type is not ObservationType.DELETED
+
+
+def _until(options: ObserveOptions) -> "Until | None":
+    if not (options.until or options.for_conditions):
+        return None
+    from listwatch.observe.until import Until  # noqa: PLC0415 - loads the parser of CEL
+
+    return Until(options.until, options.for_conditions)
 
 
 def _version(batch: Sequence[Deltas]) -> int:

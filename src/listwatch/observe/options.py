@@ -75,6 +75,11 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
         retry_count: maximum retries.
         retry_delay: seconds before the first retry; doubles with each.
         parallel: maximum commands running at a time, for different objects.
+        exec_batch: one command runs for up to so many changes, which it reads from standard
+            input; 0 runs one for each.
+        only_paths: report an update only if one of these fields changed.
+        until: end when this CEL expression holds for all objects; empty for never.
+        for_conditions: end when all objects have these conditions.
         managed_fields: keep `metadata.managedFields` of objects.
         timeout: seconds that a command may run; None for no limit.
         debounce: seconds that a change waits for later ones of its object.
@@ -112,6 +117,10 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_count: int = 2
     retry_delay: float = 1.0
     parallel: int = 1
+    exec_batch: int = 0
+    only_paths: tuple[str, ...] = ()
+    until: str = ""
+    for_conditions: tuple[str, ...] = ()
     managed_fields: bool = False
     timeout: float | None = None
     debounce: float = 0.0
@@ -148,6 +157,12 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--stdin=template needs a --template")
         if self.names_dry_run and not self.names_command:
             raise UsageError("--names-dry-run needs --names")
+        if self.exec_batch:
+            self._check_batch()
+        if self.until or self.for_conditions:
+            from listwatch.observe.until import Until  # noqa: PLC0415 - loads the parser of CEL
+
+            Until(self.until, self.for_conditions)
         for option, parse, text in (
             ("--selector", parse_label_selector, self.selector),
             ("--field-selector", parse_field_selector, self.field_selector),
@@ -160,6 +175,21 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
         for command in (self.command, self.delete_command, self.names_command):
             if command:
                 find_command(command[0])
+
+    def _check_batch(self) -> None:
+        if not (self.command or self.delete_command):
+            raise UsageError("--exec-batch needs a command")
+        for option, given in (
+            ("--template", self.template),
+            ("--stdin", self.stdin),
+            ("--type-env-var", self.type_env_var),
+            ("--object-env-var", self.object_env_var),
+        ):
+            if given:
+                raise UsageError(
+                    f"{option} is for one change; with --exec-batch the command reads type and"
+                    " object of each change from standard input"
+                )
 
     def _check_words(self) -> None:
         for option, words in (

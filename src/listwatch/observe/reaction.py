@@ -22,13 +22,14 @@ from listwatch.observe.execute import LONGEST_STRING, Executor, Outcome, StartEr
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.options import ObserveOptions, shown_command
 from listwatch.observe.output import LineCutter, OutputStream
-from listwatch.observe.printing import Printer
+from listwatch.observe.printing import Printer, matches_path
 from listwatch.observe.templates.template import TemplateError
 from listwatch.printable import printable
 
 T = TypeVar("T")
 
 _MOST_HELD = 1024 * 1024
+_UPDATES = frozenset({ObservationType.UPDATED, ObservationType.RELISTED})
 
 
 class ErrorLimitError(ListWatchError):
@@ -130,10 +131,11 @@ class Reaction:
         self.unrendered = 0
         self.budget = ErrorBudget(options.maximum_errors, options.error_window, clock)
 
-    async def __call__(self, change: Observation) -> None:
-        """Report a change and run its command to the end, including retries.
+    async def __call__(self, changes: Sequence[Observation]) -> None:
+        """Report changes and run their command to the end, including retries.
 
-        An object that can't be rendered affects only itself: its key is reported.
+        An object that can't be rendered affects only itself: its key is reported. Several changes
+        have one command, which reads them from its standard input.
 
         Raises:
             ErrorLimitError: a run failed and the limit is reached.
@@ -141,6 +143,26 @@ class Reaction:
             BrokenPipeError: nobody reads the output.
             OutputError: the output can't be written.
         """
+        wanted = [change for change in changes if self._is_wanted(change)]
+        if self._options.exec_batch:
+            await self._react_to_batch(wanted)
+            return
+        for change in wanted:
+            await self._react_to_one(change)
+
+    def is_same_command(self, one: Observation, other: Observation) -> bool:
+        """Return whether two changes may share a run of their command."""
+        return self._command(one) == self._command(other)
+
+    def _is_wanted(self, change: Observation) -> bool:
+        """Return whether a change touches the fields of `only_paths`; updates alone can fail to."""
+        paths, old, new = self._options.only_paths, change.old, change.object
+        if not paths or old is None or new is None or change.type not in _UPDATES:
+            return True
+        changed = differences(old.to_dict(), new.to_dict())
+        return any(matches_path(each.path, path) for each in changed for path in paths)
+
+    async def _react_to_one(self, change: Observation) -> None:
         kind = self.type_word(change)
         self._metrics.told(kind)
         what = f"what renders {change.resource} {change.key}"
@@ -153,15 +175,48 @@ class Reaction:
         except StartError:
             raise
         except Exception as error:  # noqa: BLE001 - an odd object may make any code fail
-            words = f"unable to render it: {type(error).__name__}: {error}"
-            if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
-                words = "nested too deeply"
-            await self._report(f"{change.key}: {words}")
+            await self._report(f"{change.key}: {_unrenderable(error)}")
             return
         if told.argv:
             await self._react(change, kind, told)
         else:
             await self._streams[1].write(told.printed)
+
+    async def _react_to_batch(self, changes: Sequence[Observation]) -> None:
+        if not changes or not (command := self._command(changes[0])):
+            for change in changes:
+                await self._react_to_one(change)
+            return
+        lines: list[bytes] = []
+        subjects: list[str] = []
+        for change in changes:
+            kind = self.type_word(change)
+            self._metrics.told(kind)
+            if self._spectator is not None:
+                self._spectator.told(change, kind)
+            if odd := _oddity(change):
+                await self._report(f"{change.key}: no command gets it: {odd}")
+                continue
+            try:
+                data = _standard_input("change", change, kind) or b""
+            except Exception as error:  # noqa: BLE001 - an odd object may make any code fail
+                await self._report(f"{change.key}: {_unrenderable(error)}")
+                continue
+            lines.append(msgspec.json.format(data, indent=-1) + b"\n")
+            subjects.append(f"{kind} {change.resource} {change.key}")
+        if not lines:
+            return
+        output = _Lines(self._streams, held=self._options.parallel > 1)
+        if not self._options.quiet:
+            header = f"# {self.timestamp()} Batch {len(lines)}\t{shown_command(command)}\n"
+            await output.write(1, header.encode())
+        try:
+            outcome = await self._run(command, changes[0], output, None, b"".join(lines))
+        finally:
+            await output.finish()
+        if not outcome.succeeded:
+            more = f" and {len(subjects) - 1} more" if subjects[1:] else ""
+            await self._failed(command[0], outcome, f"{subjects[0]}{more}")
 
     async def _start(self, attempt: Callable[[], T], what: str) -> T:
         try:
@@ -361,6 +416,13 @@ class _Told(msgspec.Struct, frozen=True):
     stdin: bytes | None = None
     object_json: bytes | None = None
     printed: str = ""
+
+
+def _unrenderable(error: Exception) -> str:
+    """Return why an object can't be rendered."""
+    if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
+        return "nested too deeply"
+    return f"unable to render it: {type(error).__name__}: {error}"
 
 
 def _oddity(change: Observation) -> str:

@@ -252,6 +252,10 @@ async def find_source(client: Client, word: str, options: ObserveOptions, namesp
         or options.stdin
         or options.state
         or options.ui
+        or options.until
+        or options.for_conditions
+        or options.only_paths
+        or options.exec_batch
         or not options.command
     )
     list_watch = client.list_watch(
