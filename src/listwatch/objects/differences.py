@@ -9,8 +9,9 @@ import msgspec
 from listwatch.printable import printable
 
 _LONGEST_VALUE: Final = 120
-#: Changes with every write and has no information.
-_NOISE: Final = ("metadata.resourceVersion", "metadata.generation", "metadata.managedFields*")
+#: Change with every write and have no information.
+_NOISE: Final = ("metadata.resourceVersion", "metadata.generation")
+_MANAGED_FIELDS: Final = "metadata.managedFields*"
 #: Of a Secret. kubectl's annotation repeats its data.
 _SECRET: Final = ("data", "stringData", "metadata.annotations")
 HIDDEN: Final = "(hidden)"
@@ -58,7 +59,12 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
 
 
 def shown_differences(
-    old: Any, new: Any, *, is_secret: bool, ignored: Iterable[str] = ()
+    old: Any,
+    new: Any,
+    *,
+    is_secret: bool,
+    ignored: Iterable[str] = (),
+    managed_fields: bool = False,
 ) -> Iterator[tuple[str, str, str]]:
     """Yield path, old and new value of the fields that differ, as text to show.
 
@@ -69,11 +75,12 @@ def shown_differences(
         new: the new state, decoded.
         is_secret: they are a Secret.
         ignored: further paths to leave out; `*` stands for anything.
+        managed_fields: show `metadata.managedFields`, too.
     """
-    patterns = (*_NOISE, *ignored)
+    patterns = (*_NOISE, *(() if managed_fields else (_MANAGED_FIELDS,)), *ignored)
     for difference in differences(old, new):
         path = difference.path
-        if any(_matches(path, pattern) for pattern in patterns):
+        if any(matches_path(path, pattern) for pattern in patterns):
             continue
         if is_secret and path.startswith(_SECRET):
             yield printable(path), HIDDEN, HIDDEN
@@ -87,7 +94,7 @@ def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _matches(path: str, pattern: str) -> bool:
+def matches_path(path: str, pattern: str) -> bool:
     """Return whether a path matches a pattern, or is below one that does."""
     return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}[.[]*")
 

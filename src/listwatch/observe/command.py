@@ -26,8 +26,7 @@ from listwatch.observe.templates.template import Template
 _EXIT_CODES = """\b
 Exit codes:
   0    ended by --once, --exit-after, --until, SIGINT (Ctrl-C) or SIGTERM
-  1    a limit was reached (--maximum-errors, --max-deletes), --until or --for-condition did not
-       hold, or another failure
+  1    a limit was reached, --until or --for-condition did not hold, or another failure
   2    invalid options, an invalid template, a selector that the server rejects
   3    the kubeconfig is missing or invalid
   4    the server is unreachable
@@ -320,6 +319,7 @@ def observe_command(ctx: click.Context, /, *, connection: ConnectionOptions, **v
                     quiet=options.quiet,
                     coloured=coloured,
                     ignore_paths=values["ignore_paths"],
+                    managed_fields=options.managed_fields,
                 ),
                 connection,
             )

@@ -43,6 +43,7 @@ class Printer:
         coloured: with colours, for a terminal.
         ignore_paths: fields whose changes are not shown, by path; `*` stands for anything. An
             update of nothing else is shown by its header alone.
+        managed_fields: also show changes of `metadata.managedFields`.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Printer:
         quiet: bool = False,
         coloured: bool = False,
         ignore_paths: Sequence[str] = (),
+        managed_fields: bool = False,
     ) -> None:
+        self._managed_fields = managed_fields
         self._format = format
         self._quiet = quiet
         self._coloured = coloured
@@ -98,6 +101,7 @@ class Printer:
             change.object.to_dict(),
             is_secret=change.object.kind == "Secret",
             ignored=self._ignored,
+            managed_fields=self._managed_fields,
         )
 
     def _fields(self, change: Observation) -> str:

@@ -16,13 +16,13 @@ import msgspec
 from listwatch.backoff import COMMAND
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
-from listwatch.objects.differences import differences
+from listwatch.objects.differences import differences, matches_path
 from listwatch.observe.changes import Observation, ObservationType
 from listwatch.observe.execute import LONGEST_STRING, Executor, Outcome, StartError
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.options import ObserveOptions, shown_command
 from listwatch.observe.output import LineCutter, OutputStream
-from listwatch.observe.printing import Printer, matches_path
+from listwatch.observe.printing import Printer
 from listwatch.observe.templates.template import TemplateError
 from listwatch.printable import printable
 
