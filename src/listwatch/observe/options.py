@@ -162,7 +162,10 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.until or self.for_conditions:
             from listwatch.observe.until import Until  # noqa: PLC0415 - loads the parser of CEL
 
-            Until(self.until, self.for_conditions)
+            try:
+                Until(self.until, self.for_conditions)
+            except ValueError as error:
+                raise UsageError(str(error)) from error
         for option, parse, text in (
             ("--selector", parse_label_selector, self.selector),
             ("--field-selector", parse_field_selector, self.field_selector),

@@ -15,7 +15,6 @@ from listwatch.cel import (
 from listwatch.client.waiting import accepts, conditions_of
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object, ObjectDecodeError
-from listwatch.observe.options import UsageError
 
 _ENVIRONMENT: Final = Environment({"object": Type("dyn")})
 # Names in the message of an unmet condition.
@@ -35,7 +34,7 @@ class Until:
         conditions: condition types, such as `Ready` or `Available=False`; all must hold.
 
     Raises:
-        UsageError: the expression does not compile, or is not a bool.
+        ValueError: the expression does not compile, or is not a bool.
     """
 
     def __init__(self, expression: str = "", conditions: Sequence[str] = ()) -> None:
@@ -47,7 +46,7 @@ class Until:
         try:
             self._checks += [accepts(each) for each in conditions]
         except ValueError as error:
-            raise UsageError(f"--for-condition: {error}") from error
+            raise ValueError(f"--for-condition: {error}") from error
         self._met: set[tuple[str, str]] = set()
         self._unmet: dict[tuple[str, str], Object] = {}
 
@@ -110,9 +109,9 @@ def _compiled(expression: str) -> Program:
     try:
         program = compile_expression(expression, _ENVIRONMENT)
     except (CompilationError, InstantiationError) as error:
-        raise UsageError(f"--until: {error}") from error
+        raise ValueError(f"--until: {error}") from error
     if program.type.kind not in {"bool", "dyn"}:
-        raise UsageError(
+        raise ValueError(
             f"--until: {expression!r} is of type {program.type}; write a condition such as"
             " object.status.phase == 'Running'"
         )
