@@ -25,6 +25,7 @@ PATHS: Mapping[str, str] = {
     "revisions": "/apis/apps/v1/namespaces/default/controllerrevisions",
     "jobs": "/apis/batch/v1/namespaces/default/jobs",
     "budgets": "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
+    "events": "/api/v1/namespaces/default/events",
     "cronjobs": "/apis/batch/v1/namespaces/default/cronjobs",
 }
 

@@ -14,6 +14,7 @@ from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.apiserver.user import User
 from listwatch.apiserver.webhooks.consultation import Consultation
+from listwatch.apiserver.workloads.events import COMPONENTS, Told, events_of, refusal_of
 from listwatch.apiserver.workloads.observed import (
     PODS,
     Bind,
@@ -24,6 +25,7 @@ from listwatch.apiserver.workloads.observed import (
     Steps,
     Update,
 )
+from listwatch.apiserver.workloads.recorder import Recorder
 from listwatch.clock import Clock
 from listwatch.errors import StatusError
 
@@ -61,6 +63,7 @@ class Writes:
         self._table = table
         self._clock = clock
         self._admit = admit
+        self._recorder = Recorder(registry, self._resource("events"), clock)
         #: the versions that the current plan has written
         self._written: dict[tuple[str, str], int] = {}
 
@@ -84,24 +87,43 @@ class Writes:
             if refused is not None and not (isinstance(step, Update) and step.subresource):
                 continue
             try:
-                await self._consulted(step, manager, user)
+                events = await self._consulted(step, manager, user)
             except StatusError as error:
                 refused = refused or error
+                events = refusal_of(step, error.message)
+            self._tell(events, step, manager, controller)
         return refused
+
+    def _tell(
+        self,
+        events: list[Told],
+        step: Create | Update | Delete | Bind,
+        manager: str,
+        controller: str,
+    ) -> None:
+        if manager == "kube-scheduler":
+            component = "default-scheduler"
+        else:
+            component = COMPONENTS.get(controller, controller) or manager
+        host = step.obj.get("spec", {}).get("nodeName", "") if manager == "kubelet" else ""
+        for event in events:
+            self._recorder.tell(event, component, host)
 
     async def _consulted(
         self, step: Create | Update | Delete | Bind, manager: str, user: User
-    ) -> None:
-        async def attempt() -> None:
-            self._do(step, manager, user)
+    ) -> list[Told]:
+        async def attempt() -> list[Told]:
+            return self._do(step, manager, user)
 
-        await Consultation(self._clock).settle(attempt)
+        return await Consultation(self._clock).settle(attempt)
 
-    def _do(self, step: Create | Update | Delete | Bind, manager: str, user: User) -> None:
+    def _do(self, step: Create | Update | Delete | Bind, manager: str, user: User) -> list[Told]:
+        """Perform a step, and return the events that tell of it."""
+        made, before = "", None
         if isinstance(step, Create):
-            self._create(step, manager, user)
+            made = self._create(step, manager, user)
         elif isinstance(step, Update):
-            self._update(step, manager, user)
+            before = self._update(step, manager, user)
         elif isinstance(step, Bind):
             pods = self._resource(PODS)
             metadata = step.obj["metadata"]
@@ -118,6 +140,7 @@ class Writes:
                 admission=self._admit(user, resource, namespace, name, ""),
             )
             delete(self._registry, resource, namespace, name, options)
+        return events_of(step, made, before, manager)
 
     def make(self, step: Create, manager: str) -> None:
         """Create one of the server's own objects, without admission."""
@@ -126,22 +149,26 @@ class Writes:
         apply_defaults(resource, obj)
         self._registry.create(resource, "", obj, WriteContext(manager=manager))
 
-    def _create(self, step: Create, manager: str, user: User) -> None:
+    def _create(self, step: Create, manager: str, user: User) -> str:
         resource = self._resource(step.resource)
         obj = _copied(step.obj)
         apply_defaults(resource, obj)
         namespace = obj["metadata"].get("namespace", "")
         admission = self._admit(user, resource, namespace, obj["metadata"].get("name", ""), "")
         context = WriteContext(manager=manager, admission=admission)
-        self._registry.create(resource, namespace, obj, context)
+        return self._registry.create(resource, namespace, obj, context).name
 
-    def _update(self, step: Update, manager: str, user: User) -> None:
+    def _update(self, step: Update, manager: str, user: User) -> Object | None:
+        """Perform an update; return the object before it."""
         resource = self._resource(step.resource)
         metadata = step.obj["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata["name"]
         place = step.resource, f"{namespace}/{name}"
 
-        def produce(_: Object | None, entry: Entry | None) -> Object:
+        before: list[Object | None] = []
+
+        def produce(old: Object | None, entry: Entry | None) -> Object:
+            before[:] = [old]
             if entry is not None and (
                 entry.uid != metadata["uid"]
                 or entry.revision
@@ -160,6 +187,7 @@ class Writes:
         )
         entry, _ = self._registry.update(resource, namespace, name, produce, context, is_put=False)
         self._written[place] = entry.revision
+        return before[-1]
 
     def _resource(self, storage: str) -> APIResource:
         group, _, name = storage.rpartition("/")
