@@ -319,19 +319,11 @@ def test_rbac_prints_what_a_program_needs(tmp_path: Path) -> None:
     path.write_text(PROGRAM.format(resource="jobs.v1.batch"))
     result = CliRunner().invoke(rbac_command, [str(path), "-n", "jobs"])
     objects = list(yaml.safe_load_all(result.output))
-    assert [obj["kind"] for obj in objects] == [
-        "ServiceAccount",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "Role",
-        "RoleBinding",
-    ]
+    assert [obj["kind"] for obj in objects] == ["ServiceAccount", "Role", "RoleBinding"]
+    assert objects[1]["metadata"]["namespace"] == "default"
     assert objects[1]["rules"] == [
-        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
-    ]
-    assert objects[3]["metadata"]["namespace"] == "default"
-    assert objects[3]["rules"] == [
         {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
     ]
 
 

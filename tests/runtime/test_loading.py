@@ -292,6 +292,53 @@ def test_run_elects_a_leader_for_a_file_that_runs_itself(
     assert (result.exit_code, ran) == (0, ["x"])
 
 
+SOURCES = """
+app = Manager("x")
+{before}
+maps = app.reconciler("maps").for_("configmaps").owns("pods", namespace="own").reads("nodes")
+
+@maps
+async def reconcile(key): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "watched"),
+    [
+        ("", (), {None}),
+        ("", ("-n", "a", "--namespace", "b"), {"a", "b"}),
+        ("app.cache_defaults(namespaces=['c'])", ("-n", "a"), {"a"}),
+        ("app.cache_defaults(namespaces=['c'])", (), {"c"}),
+        ("app.cache_defaults('configmaps', namespaces=['c'])", ("-n", "a"), {"c"}),
+    ],
+)
+def test_run_watches_the_namespaces_that_it_is_given_and_keeps_the_lease_elsewhere(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: str,
+    options: tuple[str, ...],
+    watched: set[str | None],
+) -> None:
+    seen: list[Manager] = []
+
+    def note(app: Manager) -> None:
+        seen.append(app)
+
+    monkeypatch.setattr(Manager, "run", note)
+    path = program(tmp_path, SOURCES.format(before=before), header=IMPORTS)
+    arguments = [str(path), *options, "--lease-namespace", "home", "-s", "http://127.0.0.1:9"]
+    result = CliRunner().invoke(run_command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    (app,) = seen
+    places: dict[str, set[str | None]] = {}
+    for cache in app.caches:
+        places.setdefault(cache.selection.resource, set()).add(cache.selection.namespace)
+    assert (places["configmaps"], places["pods"]) == (watched, {"own"})
+    assert app._namespace == "home"  # private: settings that a command changes before the start
+    assert app._config is not None  # as above
+    assert app._config.namespace == "default"
+
+
 def test_run_keeps_the_server_of_a_file_unless_another_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

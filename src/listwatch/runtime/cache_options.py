@@ -94,6 +94,14 @@ class CacheDefaults:
     def __init__(self) -> None:
         self._layers: dict[tuple[str, str], DefaultCacheOptions] = {}
         self._planned: set[str] = set()
+        self._limit: Sequence[str] = ()
+
+    def limit(self, namespaces: Sequence[str]) -> None:
+        """Watch only these namespaces where neither a source nor its resource has others.
+
+        Counts before the manager's default, so that an operator can override it.
+        """
+        self._limit = namespaces
 
     def set(self, resource: str, namespace: str, options: DefaultCacheOptions) -> None:
         """Set defaults.
@@ -136,7 +144,8 @@ class CacheDefaults:
             if "namespaces" in options:
                 raise ValueError(f"{resource}: give either namespace= or namespaces=, not both")
             return [options["namespace"] or None]
-        for layer in (options, self._layer(resource), self._layer("")):
+        limit = DefaultCacheOptions(namespaces=self._limit) if self._limit else self._layer("")
+        for layer in (options, self._layer(resource), limit):
             if "namespaces" in layer:
                 chosen = layer["namespaces"]
                 if chosen is None:

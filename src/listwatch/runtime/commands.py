@@ -98,7 +98,19 @@ def logging_options(command: Command) -> Command:
 @click.command("run")
 @click.argument("file", type=_FILE)
 @connection_options
-@click.option("-n", "--namespace", metavar="NAME", help="Namespace of the lease.")
+@click.option(
+    "-n",
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="Namespace to watch; may be repeated. Default: all, or those in FILE.",
+)
+@click.option(
+    "--lease-namespace",
+    metavar="NAME",
+    help="Namespace of the lease; default: that of the pod or the context.",
+)
 @click.option("--leader-election", metavar="LEASE", help="Elect a leader with this lease.")
 @click.option("--no-leader-election", is_flag=True, help="Run without leader election.")
 @click.option(
@@ -114,7 +126,8 @@ def run_command(
     *,
     file: Path,
     connection: ConnectionOptions,
-    namespace: str | None,
+    namespaces: tuple[str, ...],
+    lease_namespace: str | None,
     leader_election: str | None,
     no_leader_election: bool,
     health_host: str | None,
@@ -131,14 +144,14 @@ def run_command(
     set_up_logging(connection, log_level, log_format)
     options: dict[str, Any] = {
         **election,
-        "namespace": namespace,
+        "namespace": lease_namespace,
         "health_host": health_host,
         "health_port": health_port,
     }
     defaults: dict[str, Any] = {}
     missing: ConfigError | None = None
     try:
-        config = connection.config(namespace)
+        config = connection.config()
     except ConfigError as error:
         if connection.is_given:
             raise
@@ -146,7 +159,7 @@ def run_command(
     else:
         (options if connection.is_given else defaults)["config"] = config
     given = {name: value for name, value in options.items() if value is not None}
-    app = load_or_exit(file, lambda: load_program(file, given, defaults))
+    app = load_or_exit(file, lambda: load_program(file, given, defaults, namespaces=namespaces))
     if not app.has_work:
         raise ConfigError(f"{file}: the Manager has no reconciler, task or webhook: add one")
     if not app.has_server:

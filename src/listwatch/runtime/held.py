@@ -1,6 +1,7 @@
 """Keeps the managers of a file from running while a command loads the file."""
 
 import logging
+from collections.abc import Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Final
@@ -16,10 +17,12 @@ class Loading:
 
     Args:
         path: the file.
+        namespaces: what its managers watch unless a source says otherwise; none for all.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, namespaces: Sequence[str] = ()) -> None:
         self.path = path
+        self.namespaces = namespaces
         #: The managers that the file tried to run, in order.
         self.asked: list[object] = []
         self.chosen: object = None

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, MappingProxyType, ModuleType
 from typing import Any, Final, NamedTuple
@@ -57,7 +57,12 @@ def load_names(path: Path) -> Mapping[str, Any]:
 
 
 def load_program(
-    path: Path, options: Mapping[str, Any], defaults: Mapping[str, Any], *, may_run: bool = True
+    path: Path,
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    *,
+    namespaces: Sequence[str] = (),
+    may_run: bool = True,
 ) -> Manager:
     """Load a program, like `load_app`.
 
@@ -65,13 +70,14 @@ def load_program(
         path: the file.
         options: as for `load_app`.
         defaults: options for `make_app` if it accepts them. They need not take effect.
+        namespaces: what its sources watch, unless they have namespaces of their own; none for all.
         may_run: whether the program may run afterwards. If False, nothing that the file left
             behind, such as a timer or an exit handler, can start it.
 
     Raises:
         As `load_app`.
     """
-    return load_with_names(path, options, defaults, may_run=may_run).app
+    return load_with_names(path, options, defaults, namespaces=namespaces, may_run=may_run).app
 
 
 class Program(NamedTuple):
@@ -91,12 +97,13 @@ def load_with_names(
     options: Mapping[str, Any] = _NONE,
     defaults: Mapping[str, Any] = _NONE,
     *,
+    namespaces: Sequence[str] = (),
     may_run: bool = False,
 ) -> Program:
     """Load a program like `load_program`, and return its global names too."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
-    loading = Loading(path)
+    loading = Loading(path, namespaces)
     token = current_loading.set(loading)
     try:
         names = _run_file(loading)

@@ -194,6 +194,8 @@ class Manager(DeclaresWebhooks):
         self._serving: asyncio.Task[None] | None = None
         self._scope: Timeout | None = None
         self._made_by = current_loading.get()
+        if self._made_by is not None:
+            self._caches.defaults.limit(self._made_by.namespaces)
 
     # --- Configuration ---
 

@@ -89,6 +89,26 @@ def test_a_program_that_watches_some_namespaces_gets_no_right_elsewhere() -> Non
     assert rights_on("sites.example.com", ["list"]) <= unknown
 
 
+def test_the_rights_of_a_program_in_namespaces_are_limited_to_them() -> None:
+    app = Manager("web", leader_election="web")
+    sites = app.reconciler("sites").for_("sites.example.com", namespaces=["a", "b"])
+    sites.owns("deployments.apps", namespaces=["a", "b"]).reads("nodes")
+    sites.writes("sites.example.com/status", "patch").writes("nodes/status", "patch")
+    sites.writes("others.example.com", "patch")
+    rights = rights_of_program(app)
+    assert rights.everywhere == {
+        *rights_on("nodes", ("get", "list", "watch")),
+        *rights_on("nodes/status", ["patch"]),
+        *rights_on("others.example.com", ["patch"]),  # nothing says that they have namespaces
+    }
+    assert rights.in_namespaces["a"] == rights.in_namespaces["b"]
+    assert rights.in_namespaces["a"] > {
+        *rights_on("sites.example.com/status", ["patch"]),
+        *rights_on("sites.example.com/finalizers", ["update"]),
+        *rights_on("events.events.k8s.io", ["create", "patch"]),
+    }
+
+
 def test_one_role_for_each_namespace_and_one_binding_for_each_role() -> None:
     rights = ProgramRights(
         in_namespaces={"home": rights_on("pods", ["list"]), "a": rights_on("pods", ["list"])},

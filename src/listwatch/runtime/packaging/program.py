@@ -51,7 +51,7 @@ class PackagedProgram:
         self._path = path
         self._program: Program = load_with_names(path, options)
         #: What the program declares.
-        self.declared = rights_of_program(self.app, registers=registers)
+        self.declared = rights_of_program(self.app, registers=registers, scopes=self.scope_of)
         self._asked = ProgramRights()
         if recorded is not None:
             self._asked = read_recorded(recorded, self.app.name)

@@ -6,8 +6,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from listwatch.errors import ConfigError
+from listwatch.runtime.caches import Cache
 from listwatch.runtime.manager import Manager
-from listwatch.runtime.packaging.rights import Right, built_in, rights_on, rules_of
+from listwatch.runtime.packaging.rights import (
+    Right,
+    built_in,
+    rights_on,
+    rules_of,
+    split_resource,
+)
 from listwatch.selector import subdomain_problems
 from listwatch.webhooks.hooks import AdmissionHook
 from listwatch.webhooks.registration import GROUP as REGISTRATION
@@ -42,6 +49,13 @@ class ProgramRights(msgspec.Struct, kw_only=True):
         """Every right, wherever it applies."""
         return self.everywhere.union(self.own, *self.in_namespaces.values())
 
+    def grant(self, rights: Iterable[Right], places: Collection[str]) -> None:
+        """Add rights in some namespaces; everywhere if there are none."""
+        if not places:
+            self.everywhere |= set(rights)
+        for place in places:
+            self.in_namespaces.setdefault(place, set()).update(rights)
+
     def narrowed(self, namespaces: Iterable[str], scopes: Scopes) -> "ProgramRights":
         """Return the rights that suffice if the program watches only some namespaces.
 
@@ -75,13 +89,16 @@ def built_in_scope(group: str, plural: str) -> bool | None:
     return None if row is None else row["scope"] == "Namespaced"
 
 
-def rights_of_program(app: Manager, *, registers: bool = True) -> ProgramRights:
+def rights_of_program(
+    app: Manager, *, registers: bool = True, scopes: Scopes = built_in_scope
+) -> ProgramRights:
     """Return the rights that a program needs for what it watches and declares.
 
     Args:
         app: the program.
         registers: whether it creates its webhook configurations itself, if it is to do so. False if
             manifests create them.
+        scopes: the scopes of resources.
 
     Raises:
         ConfigError: the name of a resource lacks its group.
@@ -91,19 +108,41 @@ def rights_of_program(app: Manager, *, registers: bool = True) -> ProgramRights:
         found.everywhere |= _registration_rights(app.webhooks, registers=registers)
         found.own |= _certificate_rights(app.webhooks)
     for cache in app.caches:
-        selection = cache.selection
         # A cache also reads single objects: what it could not decode, or whose write had no answer.
-        rights = rights_on(selection.resource, READS)
-        namespaced = {built_in_scope(right.group, right.resource) for right in rights} != {False}
-        if selection.namespace and namespaced:
-            found.in_namespaces.setdefault(selection.namespace, set()).update(rights)
-        else:
-            found.everywhere |= rights
+        found.grant(rights_on(cache.selection.resource, READS), _places([cache], scopes))
+    everywhere = not app.reconcilers
+    places: set[str] = set()
     for reconciler in app.reconcilers:
+        within = _places(reconciler.caches, scopes)
+        places |= within
+        everywhere |= not within
         for resource, verbs in reconciler.declared.items():
-            found.everywhere |= rights_on(resource, verbs)
+            group, plural = split_resource(resource.partition("/")[0])
+            is_cached = any(
+                split_resource(cache.selection.resource) == (group, plural)
+                for cache in reconciler.caches
+            )
+            # A resource of unknown scope that is cached in namespaces has some.
+            scope = is_cached if scopes(group, plural) is None else scopes(group, plural)
+            found.grant(rights_on(resource, verbs), within if scope else ())
     group = "" if app.event_api == "v1" else "events.k8s.io"
-    found.everywhere |= {Right(group, "events", verb) for verb in ("create", "patch")}
+    events = {Right(group, "events", verb) for verb in ("create", "patch")}
+    found.grant(events, () if everywhere else places)
+    if app.lease and not everywhere:
+        found.own |= events  # an election reports events about the lease
+    return found
+
+
+def _places(caches: Iterable[Cache], scopes: Scopes) -> set[str]:
+    """Return the namespaces of caches; none if one of them holds all."""
+    found: set[str] = set()
+    for cache in caches:
+        selection = cache.selection
+        if scopes(*split_resource(selection.resource)) is False:
+            continue
+        if not selection.namespace:
+            return set()
+        found.add(selection.namespace)
     return found
 
 
