@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Any, cast
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, assert_type, cast
 
 import aiohttp
 import pytest
@@ -15,7 +16,7 @@ from listwatch.apiserver.webhooks.client import Endpoint, WebhookCallError
 from listwatch.clock import FakeClock
 from listwatch.errors import InvalidError, StatusError
 from listwatch.resources import ObjectMeta, definition
-from listwatch.runtime import Manager
+from listwatch.runtime import Manager, ManagerError
 from listwatch.testing import APIServer, eventually
 from listwatch.webhooks import AdmissionRequest, Denied, Problem, WebhookOptions
 from webhooks.websites import Website, WebsiteSpec
@@ -254,3 +255,39 @@ async def test_slow_webhooks_run_into_their_time_limit_or_answer_once_healed() -
 def test_an_unknown_way_to_fail_is_refused() -> None:
     with APIServer() as server, pytest.raises(ValueError, match="Invalid enum value 'lazy'"):
         server.fail_webhooks(cast("Any", "lazy"))
+
+
+def test_a_program_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with APIServer() as server, pytest.raises(ManagerError) as refused:
+        asyncio.run(manager(server, health_port=None).serve())
+    assert str(refused.value) == (
+        "the manager failed: webhooks require cryptography for their certificates: "
+        "run pip install 'listwatch[webhooks]'"
+    )
+
+
+async def test_a_server_in_another_thread_calls_the_hooks_too(apiserver: APIServer) -> None:
+    async with apiserver.client() as client:
+        await client.create(definition(Website))
+        async with manager(apiserver, health_port=None):
+            made = await client.create(website("a"))
+    assert made.metadata.labels == {"team": "unknown"}
+
+
+def test_decorators_keep_the_types_of_functions() -> None:
+    app = Manager("sites")
+
+    @app.validate(Website)
+    def check(request: AdmissionRequest[Website]) -> None:
+        assert_type(request.obj, Website)
+        assert_type(request.old, Website | None)
+
+    @app.validate("v1/pods")
+    async def check_pod(request: AdmissionRequest[dict[str, Any]]) -> list[Problem]:
+        return [] if request.obj else [Problem("", "is empty")]
+
+    assert_type(check, Callable[[AdmissionRequest[Website]], None])
+    pods = Callable[[AdmissionRequest[dict[str, Any]]], Coroutine[Any, Any, list[Problem]]]
+    assert_type(check_pod, pods)
+    assert [hook.name for hook in app.webhooks.hooks] == ["check", "check-pod"]

@@ -84,7 +84,7 @@ def make_certificate(
     Raises:
         ConfigError: the extra `webhooks` is not installed.
     """
-    _need_cryptography()
+    need_cryptography()
     from cryptography import x509  # noqa: PLC0415 - an extra, slow to load
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
@@ -167,7 +167,7 @@ def read_authorities(bundle: bytes) -> tuple[Authority, ...]:
         CertificateError: something is no PEM.
         ConfigError: the extra `webhooks` is not installed.
     """
-    _need_cryptography()
+    need_cryptography()
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - an extra
 
     made = [
@@ -202,7 +202,7 @@ def certificate_facts(der: bytes) -> CertificateFacts:
         CertificateError: it is none.
         ConfigError: the extra `webhooks` is not installed.
     """
-    _need_cryptography()
+    need_cryptography()
     from cryptography import x509  # noqa: PLC0415 - an extra, slow to load
 
     try:
@@ -225,7 +225,7 @@ def as_bundle(authorities: Iterable[Authority]) -> bytes:
 
 
 def _certificates(pem: bytes) -> "list[x509.Certificate]":
-    _need_cryptography()
+    need_cryptography()
     from cryptography import x509  # noqa: PLC0415 - an extra, slow to load
 
     if _PEM_END not in pem:
@@ -251,7 +251,8 @@ def _check_key(certificate: "x509.Certificate", key: bytes) -> None:
         raise CertificateError("its key is of another certificate")
 
 
-def _need_cryptography() -> None:
+def need_cryptography() -> None:
+    """Raise a ConfigError if the extra `webhooks` is not installed."""
     try:
         import cryptography  # noqa: F401, PLC0415 - an extra
     except ImportError:

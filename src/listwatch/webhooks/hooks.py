@@ -14,14 +14,13 @@ import msgspec
 from listwatch.client.resource import Resource
 from listwatch.client.typed_objects import manifest_of, schema_of_type, with_changes
 from listwatch.errors import ConfigError
-from listwatch.objects import Object, ObjectDecodeError
-from listwatch.objects.metadata import ObjectMeta
+from listwatch.objects import ObjectDecodeError
 from listwatch.objects.resource_types import name_of_resource
 from listwatch.resources.problems import Problem
 from listwatch.selector import LabelSelector, SelectorError, subdomain_problems
 from listwatch.webhooks.dispatch import REVIEW_BYTES, Answer, ReviewError
 from listwatch.webhooks.json_difference import json_difference
-from listwatch.webhooks.requests import AdmissionRequest, Denied, Named, Operation
+from listwatch.webhooks.requests import AdmissionRequest, Denied, Named, Operation, untyped
 from listwatch.webhooks.responses import allowed, denial
 
 T = TypeVar("T")
@@ -116,19 +115,8 @@ class Target(Generic[T]):
         """
         if self.cls is None:
             return value
-        meta = value.get("metadata") or {}
-        name = meta.get("name") or f"{meta.get('generateName', '')}…"
-        namespace = meta.get("namespace")
-        # Built by hand, because an object that is to be created may lack a name.
-        obj = Object(
-            f"{namespace}/{name}" if namespace else name,
-            ObjectMeta(),
-            value.get("kind", ""),
-            value.get("apiVersion", ""),
-            msgspec.json.encode(value),
-        )
         try:
-            return obj.decode(self.cls)
+            return untyped(value).decode(self.cls)
         except ObjectDecodeError as error:
             raise Denied(str(error), code=422) from error
 

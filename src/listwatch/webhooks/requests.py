@@ -7,7 +7,11 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from listwatch.client.typed_objects import manifest_of
 from listwatch.errors import ListWatchError
+from listwatch.objects import Object
+from listwatch.objects.metadata import ObjectMeta
+from listwatch.objects.resource_types import plural_of
 from listwatch.resources.problems import Problem
 
 T = TypeVar("T")
@@ -130,6 +134,55 @@ class AdmissionRequest(Generic[T]):
         self.warnings: list[str] = []
         self.annotations: dict[str, str] = {}
 
+    @classmethod
+    def of(
+        cls,
+        obj: T,
+        old: T | None = None,
+        *,
+        operation: Operation | None = None,
+        user: User | None = None,
+        subresource: str = "",
+        dry_run: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> "AdmissionRequest[T]":
+        """Return a request, to call a hook in a test without a server.
+
+        Args:
+            obj: the object, of a resource type or a dict; the one to be deleted for "DELETE".
+            old: the object before the change.
+            operation: by default "UPDATE" with an old object, otherwise "CREATE".
+            user: who asks; by default nobody.
+            subresource: such as "status".
+            dry_run: whether the request changes nothing.
+            options: the request's options.
+
+        Raises:
+            TypeError: the type is not a resource.
+        """
+        operation = operation or ("CREATE" if old is None else "UPDATE")
+        given = old if operation == "DELETE" and old is not None else obj
+        manifest = _manifest(given)
+        meta = manifest.get("metadata") or {}
+        group, _, version = str(manifest.get("apiVersion", "")).rpartition("/")
+        kind = str(manifest.get("kind", ""))
+        request: dict[str, Any] = {
+            "uid": "test",
+            "operation": operation,
+            "kind": {"group": group, "version": version, "kind": kind},
+            "resource": {"group": group, "version": version, "resource": plural_of(kind)},
+            "subResource": subresource,
+            "name": meta.get("name"),
+            "namespace": meta.get("namespace"),
+            "dryRun": dry_run,
+            "options": options,
+            "object": None if operation == "DELETE" else manifest,
+            "oldObject": manifest if operation == "DELETE" else old and _manifest(old),
+        }
+        made = cls(request, lambda value: _decoded(value, given))
+        made.user = user or made.user
+        return made
+
     @property
     def manifest(self) -> dict[str, Any]:
         """A fresh copy of the object as decoded JSON, with fields that its type lacks."""
@@ -157,3 +210,28 @@ class AdmissionRequest(Generic[T]):
     def annotate(self, key: str, value: str) -> None:
         """Add an annotation to the server's audit log; the server prefixes the hook's name."""
         self.annotations[key] = value
+
+
+def _manifest(obj: object) -> dict[str, Any]:
+    return copy.deepcopy(obj) if isinstance(obj, dict) else manifest_of(obj)
+
+
+def _decoded(value: dict[str, Any], like: Any) -> Any:
+    """Return a decoded object in the type of another one."""
+    if isinstance(like, dict):
+        return value
+    return untyped(value).decode(type(like))
+
+
+def untyped(value: Mapping[str, Any]) -> Object:
+    """Return a decoded object as an `Object` to be decoded again; it may lack a name."""
+    meta = value.get("metadata") or {}
+    name = meta.get("name") or f"{meta.get('generateName', '')}…"
+    namespace = meta.get("namespace")
+    return Object(
+        f"{namespace}/{name}" if namespace else name,
+        ObjectMeta(),
+        value.get("kind", ""),
+        value.get("apiVersion", ""),
+        msgspec.json.encode(value),
+    )

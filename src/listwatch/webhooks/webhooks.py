@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
 from listwatch.webhooks.certificate_files import FileSource
-from listwatch.webhooks.certificates import make_certificate
+from listwatch.webhooks.certificates import make_certificate, need_cryptography
 from listwatch.webhooks.dispatch import Dispatcher, HookStatistics, ReviewHook
 from listwatch.webhooks.hooks import AdmissionHook
 from listwatch.webhooks.metrics import webhook_metrics
@@ -130,9 +130,10 @@ class Webhooks:
             clock: the time.
 
         Raises:
-            ConfigError: an option is invalid, the address is taken, or the API server can't reach
-                this process.
+            ConfigError: an option is invalid, the address is taken, the API server can't reach this
+                process, or the extra `webhooks` is not installed.
         """
+        need_cryptography()
         place = place_of(self.options, self.app, namespace, client.config.server)
         context = ServingContext()
         dispatcher = self._dispatcher = Dispatcher(self._hooks, clock=clock)
