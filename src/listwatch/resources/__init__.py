@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         rules,
     )
     from listwatch.resources.errors import ResourceTypeError
+    from listwatch.resources.installing import InstallError, install
     from listwatch.resources.markers import (
         Affinity,
         AnyObject,
@@ -73,6 +74,7 @@ __all__ = [
     "EmbeddedObject",
     "EnvVar",
     "FreeForm",
+    "InstallError",
     "IntOrString",
     "Keywords",
     "LabelSelector",
@@ -99,6 +101,7 @@ __all__ = [
     "check_manifest",
     "custom_resource_of",
     "definition",
+    "install",
     "manifest_of",
     "resource",
     "rules",
@@ -116,6 +119,7 @@ __getattr__, __dir__ = lazy_names(
             "Column CustomResource Scale custom_resource_of definition resource rules"
         ),
         "listwatch.resources.errors": "ResourceTypeError",
+        "listwatch.resources.installing": "InstallError install",
         "listwatch.resources.markers": (
             "Affinity AnyObject Atomic BuiltIn Condition Conditions ConfigMapKeySelector Container "
             "Duration EmbeddedObject EnvVar FreeForm IntOrString LabelSelector ListMap ListSet "

@@ -19,6 +19,14 @@ from listwatch.resources.structural_schema import structural_schema
 T = TypeVar("T")
 
 _KIND: Final = re.compile(r"[A-Z][A-Za-z0-9]*")
+# Within a field's path, and in a server's message about a rule.
+_FIELD: Final = re.compile(r"\.properties\[([^\]]*)\]")
+_RULE: Final = re.compile(r"\.x-kubernetes-validations(\[\d+\])\.rule$")
+_UNCOMPILED: Final = re.compile(
+    r'Invalid value: \{"Rule":(?P<rule>"(?:[^"\\]|\\.)*").*?compilation failed: ERROR: <input>:'
+    r"(?P<line>\d+):(?P<column>\d+): (?P<why>.*?)(?:\n \||\Z)",
+    re.DOTALL,
+)
 _VERSION: Final = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 
 
@@ -362,7 +370,7 @@ def _check(manifest: Mapping[str, Any], kind: str) -> None:
     default_definition(completed)
     causes = validate_definition(completed)
     if causes:
-        shown = "; ".join(f"{_place(cause.field)}: {cause.message}" for cause in causes[:5])
+        shown = "; ".join(f"{_place(cause.field)}: {_said(cause.message)}" for cause in causes[:5])
         more = f" ({len(causes) - 5} more)" if len(causes) > 5 else ""
         raise ResourceTypeError(f"{kind}: {shown}{more}")
 
@@ -372,4 +380,16 @@ def _place(field: str) -> str:
     _, found, inner = field.partition(".openAPIV3Schema")
     if not found:
         return field
-    return inner.replace(".properties[", ".").replace("]", "").lstrip(".") or "the whole"
+    inner = _FIELD.sub(r".\1", inner)
+    inner = _RULE.sub(r" rule \1", inner)
+    return inner.strip(". ") or "the whole"
+
+
+def _said(message: str) -> str:
+    """Return a server's message, shorter if it is about a rule that does not compile."""
+    match = _UNCOMPILED.search(message)
+    if match is None:
+        return message
+    rule = msgspec.json.decode(match["rule"])
+    words = " ".join(match["why"].split())
+    return f"{rule!r} does not compile: line {match['line']}, column {match['column']}: {words}"

@@ -6,6 +6,7 @@ from typing import Any
 from listwatch.objects.resource_types import is_resource_type
 from listwatch.resources.conversion import Conversions
 from listwatch.resources.custom_resource import custom_resource_of, definition
+from listwatch.resources.errors import ResourceTypeError
 
 
 def definitions_among(names: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -14,7 +15,7 @@ def definitions_among(names: Mapping[str, Any]) -> list[dict[str, Any]]:
     Several versions of one kind make one definition.
 
     Raises:
-        ResourceTypeError: types of one kind don't belong together.
+        ResourceTypeError: types of one kind don't belong together, or two kinds have one plural.
     """
     versions: dict[tuple[str, str], list[type]] = {}
     for cls in _types_among(names):
@@ -22,7 +23,18 @@ def definitions_among(names: Mapping[str, Any]) -> list[dict[str, Any]]:
         types = versions.setdefault((known.group, known.kind), [])
         if cls not in types:
             types.append(cls)
-    return [definition(*types) for types in versions.values()]
+    made: dict[str, dict[str, Any]] = {}
+    for types in versions.values():
+        one = definition(*types)
+        name = one["metadata"]["name"]
+        if name in made:
+            kinds = [each["spec"]["names"]["kind"] for each in (made[name], one)]
+            raise ResourceTypeError(
+                f"{name}: the plural is taken by the kind {kinds[0]}: give {kinds[1]} another "
+                "plural="
+            )
+        made[name] = one
+    return list(made.values())
 
 
 def _types_among(names: Mapping[str, Any]) -> Iterator[type]:
