@@ -127,7 +127,7 @@ DURATION = _Duration()
     show_default=True,
     help="Maximum number or share of the names from --names to delete; -1 for no limit.",
 )
-@click.option("--template", "template_text", default="", help="Template of a further argument.")
+@click.option("--template", "template_text", default=None, help="Template of a further argument.")
 @click.option("-a", "--argument", "arguments", multiple=True, hidden=True)
 @click.option(
     "-o",
@@ -412,6 +412,7 @@ def _listen_address(values: Mapping[str, Any]) -> str:
 
 
 def _template(values: Mapping[str, Any]) -> Template | None:
+    given = values["template_text"] is not None
     text = values["template_text"] or " ".join(values["arguments"])
     output = values["output"]
     if output in set(Format):
@@ -427,7 +428,7 @@ def _template(values: Mapping[str, Any]) -> Template | None:
     except ValueError:
         allowed = ", ".join([*(f for f in TemplateFormat), *(f for f in Format if f)])
         raise UsageError(f"--output={name}: unknown format; use one of {allowed}") from None
-    if not text:
+    if not text and not given:
         if output:
             raise UsageError(f"--output={name} needs a --template")
         return None

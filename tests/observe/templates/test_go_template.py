@@ -1,6 +1,7 @@
 """Go templates, compared with kubectl's results."""
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,7 @@ RECORDED = json.loads(
 )
 #: Constructs that errors name as unsupported.
 REFUSED = {
-    '{{define "t"}}T{{.}}{{end}}{{template "t" .metadata.name}}': "{{define}} is not supported",
-    '{{block "b" .metadata.name}}B{{.}}{{end}}': "{{block}} is not supported",
     "{{call .metadata.name}}": 'function "call" not defined',
-    '{{html "<a>"}} {{js "a\'b"}} {{urlquery "a b&c"}}': 'function "js" not defined',
 }
 #: Go refuses to compare integers with floats; here both are numbers.
 UNFIT = {"{{eq .spec.big 12345678901234.0}} {{eq 1 1.0}}"}
@@ -55,6 +53,49 @@ def test_what_is_not_supported_is_refused_by_name(text: str, words: str) -> None
         GoTemplate(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{{template "t" .a}}{{define "t"}}[{{.}}]{{end}}', "[1]"),
+        ('{{template "t"}}{{define "t"}}[{{.}}]{{end}}', "[<no value>]"),
+        ('{{block "b" .a}}({{.}}){{end}}{{template "b" 2}}', "(1)(2)"),
+        ('{{define "t"}}{{$}}{{end}}{{with 3}}{{template "t" .}}{{end}}', "3"),
+        ('{{define `t`}}{{range .}}{{break}}{{end}}x{{end}}{{template "t" .l}}', "x"),
+        (
+            '{{define "n"}}{{.v}}{{with .next}}{{template "n" .}}{{end}}{{end}}{{template "n" .c}}',
+            "12",
+        ),
+        ("{{js \"<a href='x'>\\n\"}}", "\\u003Ca href\\u003D\\'x\\'\\u003E\\u000A"),
+    ],
+)
+def test_templates_may_define_others(text: str, shown: str) -> None:
+    value = {"a": 1, "l": [1], "c": {"v": 1, "next": {"v": 2}}}
+    assert GoTemplate(text).render_value(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{{if 1}}{{define "t"}}{{end}}{{end}}', "unexpected {{define}}"),
+        ('{{define "t"}}', "unexpected EOF"),
+        ("{{define t}}{{end}}", "unexpected 't' in define clause"),
+        ('{{$x := 1}}{{define "t"}}{{$x}}{{end}}', 'undefined variable "$x"'),
+        ('{{range .l}}{{block "b" .}}{{break}}{{end}}{{end}}', "{{break}} outside {{range}}"),
+        ('{{block "b"}}{{end}}', "missing value for block"),
+    ],
+)
+def test_a_broken_definition_is_refused(text: str, words: str) -> None:
+    with pytest.raises(TemplateSyntaxError, match=re.escape(words)):
+        GoTemplate(text)
+
+
+def test_a_template_that_is_not_defined_or_never_ends_is_an_error_of_the_object() -> None:
+    with pytest.raises(TemplateError, match='template "x" not defined'):
+        GoTemplate('{{template "x"}}').render_value({})
+    with pytest.raises(TemplateError, match="nested too deeply"):
+        GoTemplate('{{define "t"}}{{template "t"}}{{end}}{{template "t"}}').render_value({})
+
+
 def test_whole_numbers_compare_with_others() -> None:
     assert GoTemplate("{{eq .a 1.0}} {{lt .a 1.5}}").render_value({"a": 1}) == "true true"
 
@@ -69,6 +110,10 @@ def test_whole_numbers_compare_with_others() -> None:
                 "-}}",
                 "if",
                 "range",
+                "define",
+                "block",
+                "template",
+                '"t"',
                 "end",
                 "else",
                 ".a",

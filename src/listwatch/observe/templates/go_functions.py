@@ -238,6 +238,23 @@ def _quoted(text: str) -> str:
     return f'"{"".join(letters)}"'
 
 
+_SCRIPT = {"\\": "\\\\", "'": "\\'", '"': '\\"'}
+_SCRIPT_CODES = frozenset("<>&=")
+
+
+def _script(*values: Any) -> str:
+    """Return the values as the inside of a string of JavaScript, as Go's `js` writes it."""
+    return "".join(
+        _SCRIPT.get(letter)
+        or (
+            letter
+            if letter.isprintable() and letter not in _SCRIPT_CODES
+            else f"\\u{ord(letter):04X}"
+        )
+        for letter in _print(*values)
+    )
+
+
 #: The functions except `and` and `or`, which do not evaluate all of their arguments.
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "base64decode": _base64_decode,
@@ -249,6 +266,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
         html.escape(_print(*values)).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")
     ),
     "index": _index,
+    "js": _script,
     "le": lambda left, right: not _less(right, left),
     "len": _length,
     "lt": _less,

@@ -1,11 +1,10 @@
 """The syntax of Go's text/template: parses text into a tree.
 
-After the package documentation of text/template. `define`, `template` and `block` are refused by
-name, as are unknown functions.
+After the package documentation of text/template. Unknown functions are refused by name.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,7 +28,6 @@ _TOKEN = re.compile(
 )
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|.)")
-_REFUSED = frozenset({"define", "template", "block"})
 
 
 class Literal(NamedTuple):
@@ -108,7 +106,21 @@ class Jump(NamedTuple):
     word: str
 
 
-Node: TypeAlias = Text | Output | Branch | Jump
+class Include(NamedTuple):
+    """A `template`, or the place of a `block`: another template, rendered with its own dot."""
+
+    name: str
+    pipeline: Pipeline | None
+
+
+Node: TypeAlias = Text | Output | Branch | Jump | Include
+
+
+class Tree(NamedTuple):
+    """A template, and the templates that it defines."""
+
+    nodes: "Sequence[Node]"
+    defined: "Mapping[str, Sequence[Node]]"
 
 
 class _Token(NamedTuple):
@@ -121,7 +133,7 @@ class _Action(NamedTuple):
     line: int
 
 
-def parse(text: str, functions: Collection[str]) -> list[Node]:
+def parse(text: str, functions: Collection[str]) -> Tree:
     """Return the tree of a template.
 
     Args:
@@ -198,12 +210,14 @@ class _Parser:
         self._token_at = 0
         self._variables = ["$"]
         self._loops = 0
+        self._depth = 0
+        self._defined: dict[str, Sequence[Node]] = {}
 
-    def parse(self) -> list[Node]:
+    def parse(self) -> Tree:
         nodes, end = self._nodes()
         if end:
             raise self._error(f"unexpected {{{{{end}}}}}")
-        return nodes
+        return Tree(nodes, self._defined)
 
     def _error(self, what: str) -> TemplateSyntaxError:
         return _error(self._text, self._line, what)
@@ -226,12 +240,55 @@ class _Parser:
             if word in {"end", "else"}:
                 self._token_at += 1
                 return nodes, word
-            nodes.append(self._action(word))
+            if word == "define":
+                self._define()
+            else:
+                nodes.append(self._action(word))
         return nodes, ""
 
+    def _define(self) -> None:
+        if self._depth:
+            raise self._error("unexpected {{define}}")
+        self._token_at += 1
+        name = self._name("define clause")
+        self._done("define clause")
+        self._body(name)
+
+    def _body(self, name: str) -> None:
+        """Read the body of a template up to its end; it sees no variables from outside."""
+        outside, self._variables = self._variables, ["$"]
+        loops, self._loops = self._loops, 0
+        self._depth += 1
+        body, end = self._nodes()
+        self._depth -= 1
+        self._variables, self._loops = outside, loops
+        if end != "end":
+            raise self._error("unexpected {{else}}" if end else "unexpected EOF")
+        self._defined[name] = body
+
+    def _name(self, context: str) -> str:
+        token = self._next()
+        if token.kind == "raw":
+            return token.text[1:-1]
+        if token.kind != "string":
+            raise self._error(f"unexpected {token.text!r} in {context}")
+        return str(self._constant(_unescape, token.text[1:-1]))
+
+    def _include(self, word: str) -> Include:
+        self._token_at += 1
+        name = self._name(f"{word} clause")
+        self._skip()
+        pipeline = None
+        if self._peek().kind != "end" or word == "block":
+            pipeline = self._pipeline(word)
+        self._done(word)
+        if word == "block":
+            self._body(name)
+        return Include(name, pipeline)
+
     def _action(self, word: str) -> Node:
-        if word in _REFUSED:
-            raise self._error(f"{{{{{word}}}}} is not supported")
+        if word in {"template", "block"}:
+            return self._include(word)
         if word in {"if", "with", "range"}:
             self._token_at += 1
             return self._branch(word)
@@ -250,6 +307,7 @@ class _Parser:
         pipeline = self._pipeline(word)
         self._done(word)
         self._loops += word == "range"
+        self._depth += 1
         body, end = self._nodes()
         self._loops -= word == "range"
         otherwise: Sequence[Node] = ()
@@ -265,6 +323,7 @@ class _Parser:
                 otherwise, end = self._nodes()
         if end != "end":
             raise self._error("unexpected {{else}}" if end else "unexpected EOF")
+        self._depth -= 1
         del self._variables[scope:]
         return Branch(word, pipeline, body, otherwise)
 

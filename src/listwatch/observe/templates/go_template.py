@@ -1,11 +1,10 @@
 """Templates in Go's text/template language, as far as kubectl users need it.
 
-`range`, `with`, `if` and `else`, pipelines, variables, comments, trimming, `break` and `continue`,
-and the functions of text/template and kubectl, except `call` and `js`. Anything unsupported is
-refused by name when the template is parsed.
+Everything of text/template but methods of values and the function `call`, and the functions of
+kubectl. Anything unsupported is refused by name when the template is parsed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from listwatch.objects import Object
@@ -15,6 +14,7 @@ from listwatch.observe.templates.go_syntax import (
     Field,
     Function,
     Group,
+    Include,
     Jump,
     Literal,
     Node,
@@ -47,7 +47,7 @@ class GoTemplate:
 
     def __init__(self, text: str, *, allow_missing_keys: bool = True) -> None:
         try:
-            self._nodes = parse(text, {*FUNCTIONS, "and", "or"})
+            self._tree = parse(text, {*FUNCTIONS, "and", "or"})
         except RecursionError:
             raise TemplateSyntaxError("error parsing template: nested too deeply") from None
         self._allow_missing = allow_missing_keys
@@ -62,9 +62,9 @@ class GoTemplate:
 
     def render_value(self, value: Any) -> str:
         """Return the text for a decoded JSON value; raises as `render`."""
-        run = _Run(self._allow_missing, value)
+        run = _Run(self._tree.defined, self._allow_missing, value)
         try:
-            run.write(self._nodes, value)
+            run.write(self._tree.nodes, value)
         except RecursionError:
             raise TemplateLimitError("nested too deeply") from None
         return "".join(run.output)
@@ -86,8 +86,14 @@ class _Assigned(NamedTuple):
 class _Run:
     """One rendering: the output so far, and the variables in scope, innermost last."""
 
-    def __init__(self, allow_missing: bool, root: Any) -> None:  # noqa: FBT001 - one flag, private
+    def __init__(
+        self,
+        defined: Mapping[str, Sequence[Node]],
+        allow_missing: bool,  # noqa: FBT001 - one flag, private
+        root: Any,
+    ) -> None:
         self.output: list[str] = []
+        self._defined = defined
         self._allow_missing = allow_missing
         self._variables = [_Assigned("$", root)]
         self._effort = Effort()
@@ -105,10 +111,23 @@ class _Run:
                     del self._variables[scope:]
             elif isinstance(node, Jump):
                 raise _Break if node.word == "break" else _Continue
+            elif isinstance(node, Include):
+                self._include(node, dot)
             else:
                 value = self._pipeline(node.pipeline, dot)
                 if not node.pipeline.variables:
                     self._output(value_text(value, nil=_NO_VALUE))
+
+    def _include(self, node: Include, dot: Any) -> None:
+        body = self._defined.get(node.name)
+        if body is None:
+            raise TemplateError(f'template "{node.name}" not defined')
+        value = None if node.pipeline is None else self._pipeline(node.pipeline, dot)
+        outside, self._variables = self._variables, [_Assigned("$", value)]
+        try:
+            self.write(body, value)
+        finally:
+            self._variables = outside
 
     def _output(self, text: str) -> None:
         self._effort.spend(letters=len(text))
