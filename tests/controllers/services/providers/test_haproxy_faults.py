@@ -1,6 +1,8 @@
 """The HAProxy provider with a faulty HAProxy, predecessor or service."""
 
 import asyncio
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -272,3 +274,23 @@ async def test_a_reload_that_the_master_misses_is_asked_for_again(
         _, address = await one_service(provider, slices, one)
         assert missed == 1
         assert await ask(address) == "one hello"
+
+
+async def test_a_master_that_drops_a_connection_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It closes the connection while the command is sent."""
+    async with running(Slices()) as provider:
+        process = haproxy_of(provider)
+        ask_haproxy, dropped = process.ask, 0
+
+        async def drop_one(name: str, commands: Sequence[str]) -> str:
+            nonlocal dropped
+            if not dropped:
+                dropped += 1
+                raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+            return await ask_haproxy(name, commands)
+
+        monkeypatch.setattr(process, "ask", drop_one)
+        assert await process.old_workers() == []
+        assert dropped == 1

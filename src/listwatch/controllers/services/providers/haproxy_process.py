@@ -276,7 +276,7 @@ class HAProxyProcess:
         while True:
             try:
                 return await self.ask("master.sock", [command])
-            except (ConnectionError, FileNotFoundError):
+            except OSError:
                 if self._clock.now() >= give_up_at:
                     raise
             await self._clock.sleep(_POLL_SECONDS)
