@@ -18,8 +18,7 @@ class Coverage(msgspec.Struct):
         seconds: real seconds that they took.
         points: boundaries passed in the world without faults.
         singles: single faults tried.
-        all_singles: single faults that there are, without needless ones.
-        needless: delays not tried, because no write followed that could have depended on them.
+        all_singles: single faults that there are.
         pairs: pairs of faults tried.
         all_pairs: pairs that there are, known once all single faults were tried.
         schedules: worlds with random orders, delays and faults.
@@ -30,7 +29,6 @@ class Coverage(msgspec.Struct):
     points: int = 0
     singles: int = 0
     all_singles: int = 0
-    needless: int = 0
     pairs: int = 0
     all_pairs: int = 0
     schedules: int = 0

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from listwatch.errors import ListWatchError
-from listwatch.simulation.faults import FAULTS, Boundary, Plan, Point
+from listwatch.simulation.faults import FAULTS, Plan, Point
 from listwatch.simulation.oracles import Outcome
 from listwatch.simulation.report import Coverage, Found, Report, strike_words
 from listwatch.simulation.running import WorldResult, Worlds
@@ -16,14 +16,13 @@ from listwatch.simulation.running import WorldResult, Worlds
 _ORDER: Final = (
     "crash-after",
     "lag",
+    "pause",
     "lost-reply",
     "missed",
     "crash-before",
     "stale-restart",
     "conflict",
-    "pause",
 )
-_DELAYS: Final = frozenset({"lag", "missed"})
 #: Of how many worlds after the single faults one is a random schedule.
 _SCHEDULE_EVERY: Final = 3
 #: The largest number of random faults in a random schedule.
@@ -120,7 +119,7 @@ class Search:
         """Return the plan of the first world that goes wrong."""
         coverage = self._coverage
         coverage.points = len(reference.points)
-        singles, coverage.needless = single_faults(reference.points)
+        singles = single_faults(reference.points)
         coverage.all_singles = len(singles)
         for single in singles:
             if self._is_over():
@@ -226,23 +225,14 @@ class Search:
         return self._coverage
 
 
-def single_faults(points: list[Point]) -> tuple[list[tuple[int, str]], int]:
-    """Return all single faults in the order to try them, and the number of needless delays.
+def single_faults(points: list[Point]) -> list[tuple[int, str]]:
+    """Return all single faults in the order to try them.
 
-    A delay of an event is needless if its process writes nothing afterwards: then nothing that it
-    wrote could have depended on the event.
+    No delay is left out because nothing was written after it: it may be the cause of a write.
     """
-    last_write: dict[str, int] = {}
-    for point in points:
-        if point.boundary is Boundary.WRITE:
-            last_write[point.process] = point.number
     found: dict[str, list[tuple[int, str]]] = {}
-    needless = 0
     for point in points:
         for name in point.faults:
-            if name in _DELAYS and last_write.get(point.process, 0) < point.number:
-                needless += 1
-            else:
-                found.setdefault(name, []).append((point.number, name))
+            found.setdefault(name, []).append((point.number, name))
     names = [*_ORDER, *(name for name in FAULTS if name not in _ORDER)]
-    return [single for name in names for single in found.get(name, [])], needless
+    return [single for name in names for single in found.get(name, [])]

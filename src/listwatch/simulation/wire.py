@@ -53,11 +53,12 @@ class Sent:
         info: what it asks for.
         words: the same for people.
         boundary: None for requests at which no fault strikes.
+        is_consistent: whether it reads the newest state.
         fault: what strikes once the server has answered; "" for nothing.
         point: the number of its point.
     """
 
-    __slots__ = ("boundary", "fault", "info", "path", "point", "words")
+    __slots__ = ("boundary", "fault", "info", "is_consistent", "path", "point", "words")
 
     def __init__(self, exchange: Exchange) -> None:
         path, _, text = exchange.path.partition("?")
@@ -73,6 +74,7 @@ class Sent:
             self.boundary = Boundary.READ
         elif info.verb in _WRITES:
             self.boundary = Boundary.WRITE
+        self.is_consistent = not any(query.get("resourceVersion", ("",)))
         self.words = words_of(info)
         if info.verb == "create" and not info.name and exchange.body:
             meta = json.loads(exchange.body).get("metadata") or {}

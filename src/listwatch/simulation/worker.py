@@ -22,7 +22,7 @@ from listwatch.simulation.report import Coverage, Report
 from listwatch.simulation.running import Worlds
 from listwatch.simulation.search import Budget, NotDeterministicError, Search
 from listwatch.simulation.state import Mask
-from listwatch.simulation.world import Setting
+from listwatch.simulation.world import Setting, objects_of
 
 if TYPE_CHECKING:
     from listwatch.simulation.oracles import Invariant, RequestInvariant
@@ -92,7 +92,7 @@ def _setting(job: Job) -> Setting:
         make_app=_maker(job.make_app),
         scenario=scenario,
         replicas=job.replicas,
-        setup=[Path(each) if isinstance(each, str) else each for each in job.setup],
+        setup=objects_of(Path(each) if isinstance(each, str) else each for each in job.setup),
         workloads=job.workloads,
         faults=chosen(job.faults, job.without_faults),
         without=frozenset(job.without_oracles),

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 #: caches to have its writes.
 QUIET_SECONDS: Final = 15.0
 #: Seconds after the end in which nothing may be written.
-STABLE_SECONDS: Final = 60.0
+STABLE_SECONDS: Final = 30.0
 #: Seconds within which the world must settle.
 SETTLE_LIMIT: Final = 900.0
 #: Seconds that failing keys are given to succeed.
@@ -404,8 +404,10 @@ class World:
     def handle_for(self, process: Process, sent: Sent) -> Handle:
         """Return the server that answers a process's request."""
         lagging = self.server.api.lagging
-        if lagging is None or self.now >= process.stale_until or sent.boundary is Boundary.WRITE:
+        is_fresh = lagging is None or self.now >= process.stale_until
+        if is_fresh or sent.boundary is Boundary.WRITE or sent.is_consistent:
             return self.server.api.handle
+        assert lagging is not None  # noqa: S101 - for the type checker
         return lagging.handle
 
     def note_user_change(self) -> None:
