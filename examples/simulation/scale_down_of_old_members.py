@@ -23,7 +23,7 @@ def make_app(*, is_mended: bool = False) -> Manager:
         if found is None:
             return
         wanted = int((found.get("data") or {}).get("size", "0"))
-        members = sorted(each.name for each in maps.lister("secrets").list(found.namespace))
+        members = sorted(each.name for each in maps.lister("secrets").list())
         for number in range(wanted):
             if f"m-{number}" not in members:
                 member: dict[str, Any] = {"apiVersion": "v1", "kind": "Secret"}
