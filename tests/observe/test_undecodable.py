@@ -89,7 +89,7 @@ async def test_what_can_not_be_decoded_any_more_runs_no_command_for_deletions(
         options = ObserveOptions(
             resources=("pods",), command=("/bin/echo", "got"), delete_command=("/bin/echo", "gone")
         )
-        source = await find_source(client, "pods", options, "ns")
+        source = await find_source(client, "pods", options, "ns", Clock())
         streams = []
         for name in ("out", "err"):
             fd = os.open(tmp_path / name, os.O_CREAT | os.O_WRONLY)

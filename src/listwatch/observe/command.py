@@ -254,6 +254,12 @@ DURATION = _Duration()
 @click.option(
     "--resync-period", type=DURATION, default="0", help="Re-deliver every object at this interval."
 )
+@click.option(
+    "--poll",
+    type=DURATION,
+    default="0",
+    help="List a resource that can't be watched at this interval, and compare.",
+)
 @click.option("--print-metrics-on-exit", is_flag=True, help="Print metrics at exit.")
 @click.option(
     "--listen-addr",
@@ -396,6 +402,7 @@ def _options(command: tuple[str, ...], values: Mapping[str, Any]) -> ObserveOpti
         exit_after=seconds("exit_after") or None,
         exit_after_text=values["exit_after"][1],
         resync_period=seconds("resync_period") or None,
+        poll=seconds("poll") or None,
         quiet=values["quiet"] or values["no_headers"],
         print_metrics_on_exit=values["print_metrics_on_exit"],
         ui=values["ui"],

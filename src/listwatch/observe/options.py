@@ -88,6 +88,7 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
         exit_after: end after this many seconds; None for never.
         exit_after_text: the same as the user wrote it.
         resync_period: seconds between re-deliveries of every object; None for never.
+        poll: seconds between two lists of a resource that can't be watched.
         quiet: print no header lines.
         print_metrics_on_exit: write the metrics to standard output at the end.
         listen_address: host:port of metrics and health; empty for none.
@@ -129,6 +130,7 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
     exit_after: float | None = None
     exit_after_text: str = ""
     resync_period: float | None = None
+    poll: float | None = None
     quiet: bool = False
     print_metrics_on_exit: bool = False
     listen_address: str = ""

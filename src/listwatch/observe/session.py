@@ -25,6 +25,7 @@ from listwatch.observe.options import (
     UsageError,
 )
 from listwatch.observe.output import OutputStream
+from listwatch.observe.polling import PollingListWatch
 from listwatch.observe.printing import Printer
 from listwatch.observe.reaction import Reaction
 from listwatch.observe.state import StateError, StateFile
@@ -33,7 +34,11 @@ from listwatch.printable import printable
 from listwatch.runtime.reaper import Reaper
 
 if TYPE_CHECKING:
-    from listwatch.cache.list_watch import Decoder
+    from listwatch.cache.list_watch import Decoder, ListerWatcher
+    from listwatch.client.discovery import Resource
+
+# Between lists that `--once` never makes: it ends after the first.
+_ONCE_SECONDS = 60.0
 
 
 def exit_code(error: BaseException) -> int:
@@ -118,7 +123,7 @@ async def _observe(
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client.from_config(config, clock=clock))
         sources = [
-            await find_source(client, word, options, namespace) for word in options.resources
+            await find_source(client, word, options, namespace, clock) for word in options.resources
         ]
         metrics = ObserveMetrics()
 
@@ -231,17 +236,17 @@ async def _binding(
     }
 
 
-async def find_source(client: Client, word: str, options: ObserveOptions, namespace: str) -> Source:
+async def find_source(
+    client: Client, word: str, options: ObserveOptions, namespace: str, clock: Clock
+) -> Source:
     """Look up a resource and return its source.
 
     Raises:
         UnknownResourceError: the server has no resource of that name.
-        UsageError: it does not support list and watch.
+        UsageError: it can't be listed, or not be watched and polling was not asked for.
     """
     resource = await client.discovery.find(word)
-    if resource.verbs and not {"list", "watch"}.issubset(resource.verbs):
-        verbs = ", ".join(resource.verbs)
-        raise UsageError(f"{word} can't be listed and watched; its verbs are: {verbs}")
+    polled = _is_polled(word, resource, options)
     field_selector = options.field_selector
     if len(options.names) == 1:
         name = f"metadata.name={options.names[0]}"
@@ -274,4 +279,28 @@ async def find_source(client: Client, word: str, options: ObserveOptions, namesp
             return False
         return True
 
-    return Source(word, list_watch, resource.namespaced, exists, full_name=resource.full_name)
+    source: ListerWatcher = list_watch
+    if polled:
+        source = PollingListWatch(list_watch, options.poll or _ONCE_SECONDS, clock)
+    return Source(word, source, resource.namespaced, exists, full_name=resource.full_name)
+
+
+def _is_polled(word: str, resource: "Resource", options: ObserveOptions) -> bool:
+    """Return whether a resource must be polled, since it can be listed and not watched.
+
+    Raises:
+        UsageError: it can't be listed either, or polling was not asked for.
+    """
+    if not resource.verbs or {"list", "watch"}.issubset(resource.verbs):
+        return False
+    verbs = ", ".join(resource.verbs)
+    if "list" not in resource.verbs:
+        raise UsageError(f"{word} can't be listed; its verbs are: {verbs}")
+    if options.state is not None:
+        raise UsageError(f"{word} can't be watched, so --state has no version to continue from")
+    if not options.poll and not options.once:
+        raise UsageError(
+            f"{word} can't be watched; its verbs are: {verbs}; use --poll 30s to list it at an"
+            " interval, or --once"
+        )
+    return True
