@@ -86,8 +86,11 @@ def fields_of(obj: object) -> dict[str, Any]:
     if (dump := getattr(obj, "model_dump", None)) is not None:  # pydantic's
         # Models of Kubernetes' own kinds have hundreds of fields, most of them None.
         value = dump(mode="json", by_alias=True, exclude_none=not is_resource_type(type(obj)))
-    elif hasattr(type(obj), "from_dict") and (to_dict := getattr(obj, "to_dict", None)) is not None:
-        value = to_dict()  # lightkube's, which renames fields
+    elif (as_dict := getattr(obj, "to_dict", None)) is not None and hasattr(obj, "from_dict"):
+        try:
+            value = as_dict()  # lightkube's, which renames fields
+        except AttributeError:  # before 1.0, those that `decode` makes lack their unset fields
+            value = obj
     else:
         value = obj
     fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
