@@ -2,6 +2,7 @@
 
     python bench/controllers.py [--objects 10000] [--concurrency 32] [--kopf]
     python bench/controllers.py --own-writes 20 --objects 2000
+    python bench/controllers.py --history 20 --objects 2000
 
 The server, and each contestant after a fresh start of it, run in separate processes. Every object
 is read from a watch and gets one write of its status; kopf adds its own writes. The floor is this
@@ -147,14 +148,12 @@ async def floor(url: str, count: int, concurrency: int) -> None:
     assert seen >= count
 
 
-async def listwatch_runtime(
-    url: str, count: int, concurrency: int, *, reads_own_writes: bool = True
-) -> None:
-    """Run a reconciler of this package."""
+async def listwatch_runtime(url: str, count: int, concurrency: int, **options: Any) -> None:
+    """Run a reconciler of this package, with options of its manager."""
     from listwatch.client.config import Config  # noqa: PLC0415 - as above
     from listwatch.runtime import Manager, update_status  # noqa: PLC0415 - as above
 
-    app = Manager("bench", config=Config(server=url), reads_own_writes=reads_own_writes)
+    app = Manager("bench", config=Config(server=url), **options)
     probes = app.reconciler("probes", concurrency=concurrency).for_(PROBE)
     done: set[str] = set()
     all_done = asyncio.Event()
@@ -210,11 +209,13 @@ async def kopf_operator(url: str, count: int, concurrency: int) -> None:
     await asyncio.wait([operator])
 
 
-WITHOUT = "listwatch without own writes"
+WITHOUT_OWN_WRITES = "listwatch without own writes"
+WITHOUT_HISTORY = "listwatch without history"
 CONTESTANTS: dict[str, Callable[[str, int, int], Coroutine[Any, Any, None]]] = {
     "floor": floor,
     "listwatch": listwatch_runtime,
-    WITHOUT: partial(listwatch_runtime, reads_own_writes=False),
+    WITHOUT_OWN_WRITES: partial(listwatch_runtime, reads_own_writes=False),
+    WITHOUT_HISTORY: partial(listwatch_runtime, history_bytes=0),
     "kopf": kopf_operator,
 }
 
@@ -224,7 +225,7 @@ def contest(name: str, url: str, count: int, concurrency: int) -> None:
     cpu, wall = cpu_seconds(), time.perf_counter()
     asyncio.run(CONTESTANTS[name](url, count, concurrency))
     figures = {
-        "cpu": round(cpu_seconds() - cpu, 2),
+        "cpu": round(cpu_seconds() - cpu, 3),
         "wall": round(time.perf_counter() - wall, 2),
         "version": importlib.metadata.version("kopf" if name == "kopf" else "listwatch"),
         **{key: round(value, 1) for key, value in memory().items()},
@@ -251,15 +252,15 @@ def run(name: str, count: int, concurrency: int) -> Figures:
     return figures
 
 
-def price_of_own_writes(rounds: int, count: int, concurrency: int) -> str:
-    """Return what reading one's own writes costs: medians of interleaved runs."""
-    spent: dict[str, list[float]] = {"listwatch": [], WITHOUT: []}
+def price(what: str, without: str, rounds: int, count: int, concurrency: int) -> str:
+    """Return what something costs: medians of interleaved runs with it and without."""
+    spent: dict[str, list[float]] = {"listwatch": [], without: []}
     for number in range(rounds):
         for name in sorted(spent, reverse=number % 2 == 1):
             spent[name].append(run(name, count, concurrency)["cpu"])
-    on, off = (statistics.median(spent[name]) for name in ("listwatch", WITHOUT))
+    on, off = (statistics.median(spent[name]) for name in ("listwatch", without))
     return (
-        f"reading one's own writes: CPU {on:.2f} s with, {off:.2f} s without, "
+        f"{what}: CPU {on:.2f} s with, {off:.2f} s without, "
         f"{(on / off - 1) * 100:+.1f} % (medians of {rounds}, {count:,} objects)"
     )
 
@@ -277,9 +278,15 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--kopf", action="store_true", help="run kopf, too")
     parser.add_argument("--own-writes", type=int, default=0, metavar="ROUNDS")
+    parser.add_argument("--history", type=int, default=0, metavar="ROUNDS")
     options = parser.parse_args()
-    if options.own_writes:
-        print(price_of_own_writes(options.own_writes, options.objects, options.concurrency))
+    for what, without, rounds in (
+        ("reading one's own writes", WITHOUT_OWN_WRITES, options.own_writes),
+        ("the history of keys", WITHOUT_HISTORY, options.history),
+    ):
+        if rounds:
+            print(price(what, without, rounds, options.objects, options.concurrency))
+    if options.own_writes or options.history:
         return
     names = ["floor", "listwatch", *(["kopf"] if options.kopf else [])]
     table = Table("", "objects/s", "wall s", "CPU s", "peak MB", "of the floor")

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from listwatch.runtime.sharing import (
         ShareMember,
     )
+    from listwatch.runtime.tracing import Tracing, with_trace_context
     from listwatch.runtime.writing import (
         OwnershipError,
         apply,
@@ -87,6 +88,7 @@ __all__ = [
     "Result",
     "ShareMember",
     "TerminalError",
+    "Tracing",
     "all_of",
     "annotations_changed",
     "any_of",
@@ -112,6 +114,7 @@ __all__ = [
     "set_condition",
     "set_owner",
     "update_status",
+    "with_trace_context",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -135,6 +138,7 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.runtime.reconciler": "Reconciler",
         "listwatch.runtime.results": "DONE Result TerminalError requeue requeue_after",
         "listwatch.runtime.sharing": "ShareMember",
+        "listwatch.runtime.tracing": "Tracing with_trace_context",
         "listwatch.runtime.writing": (
             "OwnershipError apply create_or_update finalize is_owned_by merge_patch "
             "owner_reference set_condition set_owner update_status"

@@ -58,6 +58,7 @@ from listwatch.runtime.reconciler_options import ReconcilerOptions
 from listwatch.runtime.recorded_writes import recorded
 from listwatch.runtime.serving_webhooks import WebhookServing
 from listwatch.runtime.sharing import ShareMember
+from listwatch.runtime.tracing import Tracing
 from listwatch.runtime.why_page import PATH as WHY_PATH
 from listwatch.runtime.why_page import WhyPage
 from listwatch.webhooks.declaring import DeclaresWebhooks
@@ -116,6 +117,8 @@ class Manager(DeclaresWebhooks):
         own_writes_timeout: time limit for that in seconds; then the key continues, which is logged.
         history_bytes: memory for what each reconciler did to each key, for `listwatch why`; 0 to
             record nothing.
+        tracing: makes each reconcile an OpenTelemetry span, and each request of the manager's own
+            client; for a given `client`, give it `tracing_hook` yourself.
         event_filter: predicates of every source of every reconciler.
         on_error: called with every failure of the caches; by default they are logged.
         webhooks: how `validate` and `mutate` are served.
@@ -140,6 +143,7 @@ class Manager(DeclaresWebhooks):
         reads_own_writes: bool = True,
         own_writes_timeout: float = OWN_WRITES_SECONDS,
         history_bytes: int = HISTORY_BYTES,
+        tracing: Tracing | None = None,
         event_filter: Sequence[Predicate] = (),
         on_error: OnError | None = None,
         webhooks: WebhookOptions | None = None,
@@ -162,6 +166,7 @@ class Manager(DeclaresWebhooks):
         self._start_timeout = start_timeout
         self._own_writes_timeout = own_writes_timeout if reads_own_writes else None
         self._history_bytes = history_bytes
+        self._tracing = tracing
         self._event_filter = event_filter
         self._clock = clock or Clock()
         self._parts = Parts(self._clock, grace)
@@ -230,6 +235,8 @@ class Manager(DeclaresWebhooks):
         )
         if isinstance(name, type):
             made.for_(name)
+        if self._tracing is not None:
+            made.trace(self._tracing)
         self._reconcilers.append(made)
         return made
 
@@ -565,9 +572,9 @@ class Manager(DeclaresWebhooks):
     async def _start(self, stack: AsyncExitStack) -> None:
         client = self._given_client
         if client is None:
-            client = await stack.enter_async_context(
-                Client.from_config(self._named_config(), clock=self._clock)
-            )
+            config = self._named_config()
+            hooks = [] if self._tracing is None else [self._tracing.hook(config.server)]
+            client = await stack.enter_async_context(Client(config, clock=self._clock, hooks=hooks))
         self._plain = self._fenced = client
         self._elector = self._make_elector(client)
         if isinstance(self._elector, ShareMember):

@@ -26,6 +26,7 @@ from listwatch.workqueue.priority_queue import PriorityQueue
 
 if TYPE_CHECKING:
     from listwatch.runtime.leading import LeadershipGuard
+    from listwatch.runtime.tracing import EndSpan, ReconcileTracer
 
 _logger = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class ReconcileLoop:
         self._clock = clock
         #: Knows the objects whose keys are reconciled; None if there are none.
         self.primary: HoldsKeys | None = None
+        #: Starts a span for each reconcile; None for none.
+        self.tracer: ReconcileTracer | None = None
         #: Returns whether a key belongs to this replica; None accepts all.
         self.accepts: Callable[[str], bool] | None = None
         #: The times at which keys were refused. In a plain dict, finding the first key takes longer
@@ -282,6 +285,9 @@ class ReconcileLoop:
         context = ReconcileContext(self._name, key, attempt, f"{self._name}-{next(self._numbers)}")
         enter_reconcile(context)
         story = None if history is None else history.begin(context, waited, started)
+        end_span: EndSpan | None = None
+        if self.tracer is not None:
+            end_span = self.tracer.begin(context, None if story is None else story.trigger)
         recording = record(story)
         word = "cancelled"
         error: BaseException | None = None
@@ -311,6 +317,8 @@ class ReconcileLoop:
             writes = recording.end()
             ended = self._clock.now()
             self._duration.observe(ended - started)
+            if end_span is not None:
+                end_span(word, error)
             if story is not None and history is not None:
                 next_in = None if word == SUCCESS else self._queue.due_in(key)
                 history.end(story, ended, word, error, next_in)

@@ -48,6 +48,7 @@ from listwatch.runtime.source_set import (
     unsynced,
 )
 from listwatch.runtime.sources import Feeds, MapFunc
+from listwatch.runtime.tracing import ReconcileTracer, Tracing
 from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
 from listwatch.workqueue.rate_limiters import RateLimiter
 
@@ -567,6 +568,23 @@ class Reconciler(Generic[T]):
     def own_writes(self) -> OwnWrites | None:
         """Waits for the caches after writes; None if switched off."""
         return self._own_writes
+
+    def trace(self, tracing: Tracing) -> None:
+        """Make each reconcile a span.
+
+        Raises:
+            ConfigError: opentelemetry-api is not installed.
+        """
+
+        def annotation_of(key: str) -> str:
+            cache = None if self.primary is None else self.primary.cache_of(key)
+            if not tracing.annotation or cache is None or not cache.holds(key):
+                return ""
+            obj = cache.indexer.get_by_key(key)
+            annotations = {} if obj is None else obj["metadata"].get("annotations") or {}
+            return str(annotations.get(tracing.annotation, ""))
+
+        self._work.tracer = ReconcileTracer(tracing, annotation_of)
 
     def failures_of(self, key: str) -> int:
         """Return the failures of a key since its last success."""
