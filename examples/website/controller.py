@@ -13,18 +13,25 @@ FINALIZER = "example.com/website"
 
 def make_app(**options: Any) -> Manager:
     """Return the program; `options` are those of `Manager`."""
-    app = Manager(NAME, **{"leader_election": NAME} | options)
+    app = without_webhooks(**options)
     app.convert(conversions)
-    websites = app.reconciler(Website, concurrency=4, timeout=60).owns("deployments.apps")
-    websites.writes(Website, "patch")  # the finalizer
-    websites.writes("websites.example.com/status", "patch")
-    websites.writes("deployments.apps", "create", "patch")
 
     @app.validate(Website)
     def check_image(request: AdmissionRequest[Website]) -> None:
         # What a rule of the schema can't say belongs here; see also Denied.
         if ":" not in request.obj.spec.image:
             request.warn(f"spec.image: {request.obj.spec.image} without a tag is what is newest")
+
+    return app
+
+
+def without_webhooks(**options: Any) -> Manager:
+    """Return the program with its reconciler alone, as simulations need it."""
+    app = Manager(NAME, **{"leader_election": NAME} | options)
+    websites = app.reconciler(Website, concurrency=4, timeout=60).owns("deployments.apps")
+    websites.writes(Website, "patch")  # the finalizer
+    websites.writes("websites.example.com/status", "patch")
+    websites.writes("deployments.apps", "create", "patch")
 
     @websites
     async def reconcile(key: str) -> None:

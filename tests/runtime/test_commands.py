@@ -70,7 +70,7 @@ def test_a_new_project_passes_its_own_tests(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "16 passed" in done.stdout
+    assert "17 passed" in done.stdout
     made = listwatch("manifests", str(where / "controller.py"), "-o", str(where / "deploy"))
     assert (made.returncode, made.stderr) == (0, "")
     crd = yaml.safe_load((where / "deploy/crds.yaml").read_text())

@@ -212,8 +212,8 @@ def new_command(
 ) -> None:
     """Create a controller project for a custom resource NAME, such as "website".
 
-    It contains the controller, the CustomResourceDefinition, tests that need no cluster, a
-    Dockerfile, and manifests with minimal RBAC rules.
+    It contains the resource's types in two versions, the controller, tests that need no cluster,
+    and a Dockerfile. `listwatch manifests` makes the rest.
     """
     where = directory or Path(name)
     try:
@@ -224,4 +224,5 @@ def new_command(
         raise CommandError(error, 1) from None
     for path in written:
         click.echo(path)
-    click.echo(f"\nNext: cd {where} && pip install pytest pytest-asyncio && python -m pytest")
+    packages = "'listwatch[webhooks]' hypothesis pytest pytest-asyncio"
+    click.echo(f"\nNext: cd {where} && pip install {packages} && python -m pytest")

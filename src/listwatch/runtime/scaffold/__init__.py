@@ -23,6 +23,7 @@ _FILES = {
     "controller.py.txt": "controller.py",
     "test_website.py.txt": "tests/test_website.py",
     "test_controller.py.txt": "tests/test_controller.py",
+    "test_simulation.py.txt": "tests/test_simulation.py",
     "Dockerfile.txt": "Dockerfile",
     "pyproject.toml.txt": "pyproject.toml",
     "README.md.txt": "README.md",
