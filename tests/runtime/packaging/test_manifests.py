@@ -194,7 +194,7 @@ def test_every_option_that_the_page_names_exists_and_every_value_of_a_chart_is_n
         for option in command.params
         for name in option.opts
     }
-    elsewhere = {"--record-rbac", "--create-namespace"}
+    elsewhere = {"--record-rbac", "--create-namespace", "--group"}
     assert set(re.findall(r"--[a-z][a-z-]+", page)) <= options | elsewhere
     make(write_program(tmp_path), "-o", str(tmp_path / "chart"), "--helm")
     values = yaml.safe_load((tmp_path / "chart/values.yaml").read_text())
