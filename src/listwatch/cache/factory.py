@@ -104,6 +104,7 @@ class InformerFactory:
         startup_deadline: see `SharedInformer`.
         clock: the time.
         on_error: called with every failure of any informer; by default they are logged.
+        prefix: of the informers' names, for logs and metrics.
     """
 
     def __init__(
@@ -114,8 +115,10 @@ class InformerFactory:
         startup_deadline: float = 30.0,
         clock: Clock | None = None,
         on_error: OnError | None = None,
+        prefix: str = "",
     ) -> None:
         self._source = source
+        self._prefix = prefix
         self._resync_period = resync_period
         self._startup_deadline = startup_deadline
         self._clock = clock if clock is not None else Clock()
@@ -261,7 +264,7 @@ class InformerFactory:
                 metadata_only=selection.metadata_only,
                 shard=selection.shard,
             ),
-            name=self._unique(str(selection)),
+            name=self._unique(f"{self._prefix}{selection}"),
             fields=selection.fields,
             transform=selection.transform,
             resync_period=self._resync_period,

@@ -6,6 +6,10 @@ from listwatch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from listwatch.runtime.candidate import LeaseTimings
+    from listwatch.runtime.clusters.cluster_key import ClusterKey
+    from listwatch.runtime.clusters.cluster_reconciler import ClusterReconciler
+    from listwatch.runtime.clusters.clusters import Clusters, ClusterStatus
+    from listwatch.runtime.clusters.finding import in_kubeconfig, in_secrets, polled
     from listwatch.runtime.crash import (
         handle_crash,
     )
@@ -72,6 +76,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DONE",
+    "ClusterKey",
+    "ClusterReconciler",
+    "ClusterStatus",
+    "Clusters",
     "EventRecorder",
     "LeaderElector",
     "LeadershipGuard",
@@ -101,6 +109,8 @@ __all__ = [
     "generation_changed",
     "handle_crash",
     "has",
+    "in_kubeconfig",
+    "in_secrets",
     "is_owned_by",
     "labels_changed",
     "load_app",
@@ -108,6 +118,7 @@ __all__ = [
     "none_of",
     "not_deleted",
     "owner_reference",
+    "polled",
     "requeue",
     "requeue_after",
     "resource_version_changed",
@@ -121,6 +132,10 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "listwatch.runtime.candidate": "LeaseTimings",
+        "listwatch.runtime.clusters.cluster_key": "ClusterKey",
+        "listwatch.runtime.clusters.cluster_reconciler": "ClusterReconciler",
+        "listwatch.runtime.clusters.clusters": "ClusterStatus Clusters",
+        "listwatch.runtime.clusters.finding": "in_kubeconfig in_secrets polled",
         "listwatch.runtime.crash": "handle_crash",
         "listwatch.runtime.events": "EventRecorder",
         "listwatch.runtime.leader_election": "LeaderElector",

@@ -80,10 +80,12 @@ class Cache:
     Args:
         selection: the objects it holds, without `fields`.
         clock: the time.
+        prefix: of its name.
     """
 
-    def __init__(self, selection: Selection, clock: Clock) -> None:
+    def __init__(self, selection: Selection, clock: Clock, prefix: str = "") -> None:
         self.selection = selection
+        self._prefix = prefix
         self._clock = clock
         #: How often it was asked for and not released.
         self.users = 0
@@ -111,7 +113,7 @@ class Cache:
     @property
     def name(self) -> str:
         """What it holds, for logs and metrics; unique in its manager once it has started."""
-        return str(self.selection) if self._informer is None else self._informer.name
+        return self._prefix + str(self.selection) if self._informer is None else self._informer.name
 
     @property
     def indexer(self) -> Indexer:
@@ -278,9 +280,11 @@ class Caches:
     Args:
         clock: the time.
         on_error: called with every failure of an informer.
+        name: of the cluster, if there are several.
     """
 
-    def __init__(self, clock: Clock, on_error: OnError | None = None) -> None:
+    def __init__(self, clock: Clock, on_error: OnError | None = None, name: str = "") -> None:
+        self._prefix = f"{name}: " if name else ""
         self._clock = clock
         self._on_error = on_error if on_error is not None else LogFailures(clock)
         #: The defaults of their options.
@@ -293,7 +297,7 @@ class Caches:
         """Return the cache of a selection; the first call creates it. Each call adds a user."""
         cache = self._caches.get(selection)
         if cache is None:
-            cache = self._caches[selection] = Cache(selection, self._clock)
+            cache = self._caches[selection] = Cache(selection, self._clock, self._prefix)
         cache.users += 1
         return cache
 
@@ -322,7 +326,9 @@ class Caches:
 
     def open(self, source: ListWatchSource) -> None:
         """Create all informers. A cache that is added later needs `ensure_open`."""
-        self._factory = InformerFactory(source, clock=self._clock, on_error=self._note)
+        self._factory = InformerFactory(
+            source, clock=self._clock, on_error=self._note, prefix=self._prefix
+        )
         for cache in self._caches.values():
             cache.open(self._factory)
 

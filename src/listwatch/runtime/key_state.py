@@ -173,6 +173,6 @@ def _suspects(reconciler: "Reconciler") -> list[str]:
 def _keys(reconciler: "Reconciler") -> Iterable[str]:
     primary = reconciler.primary
     if primary is not None and primary.has_synced:
-        yield from primary.keys()
+        yield from primary.cached_keys()
     if reconciler.history is not None:
         yield from reconciler.history.keys()

@@ -54,7 +54,7 @@ from listwatch.runtime.parts import (
 )
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
-from listwatch.runtime.reconciler_options import ReconcilerOptions
+from listwatch.runtime.reconciler_options import CommonOptions, ReconcilerOptions
 from listwatch.runtime.recorded_writes import recorded
 from listwatch.runtime.serving_webhooks import WebhookServing
 from listwatch.runtime.sharing import ShareMember
@@ -179,6 +179,9 @@ class Manager(DeclaresWebhooks):
             start_timeout=start_timeout,
             timings=lease_timings,
         )
+        self._more_caches: list[Callable[[], Iterable[Cache]]] = []
+        #: Called with every failure of the caches; None to log them.
+        self.on_error = on_error
         self._reconcilers: list[Reconciler[Any]] = []
         self._tasks: list[_Task] = []
         self._checks: list[Callable[[], Check]] = []
@@ -221,24 +224,48 @@ class Manager(DeclaresWebhooks):
         """
         self._check_not_started()
         called = name if isinstance(name, str) else name_of_resource(name).partition(".")[0]
-        if any(other.name == called for other in self._reconcilers):
-            raise ValueError(f"a reconciler {called} already exists: choose another name")
         made: Reconciler[Any] = Reconciler(
             called,
             self._caches,
             **options,
-            sync_timeout=self._start_timeout,
-            own_writes_timeout=self._own_writes_timeout,
-            history_bytes=self._history_bytes,
-            event_filter=self._event_filter,
+            **self.common_options(),
             clock=self._clock,
         )
         if isinstance(name, type):
             made.for_(name)
+        self.add_reconciler(made)
+        return made
+
+    def common_options(self) -> CommonOptions:
+        """Return the options that all reconcilers have from the manager."""
+        return {
+            "sync_timeout": self._start_timeout,
+            "own_writes_timeout": self._own_writes_timeout,
+            "history_bytes": self._history_bytes,
+            "event_filter": self._event_filter,
+        }
+
+    def add_reconciler(self, made: Reconciler[Any]) -> None:
+        """Run a reconciler made elsewhere, such as one over several clusters.
+
+        Raises:
+            ValueError: there is one of this name.
+        """
+        self._check_not_started()
+        if any(other.name == made.name for other in self._reconcilers):
+            raise ValueError(f"a reconciler {made.name} already exists: choose another name")
         if self._tracing is not None:
             made.trace(self._tracing)
         self._reconcilers.append(made)
-        return made
+
+    def add_caches(self, caches: Callable[[], Iterable[Cache]]) -> None:
+        """Show more caches in the metrics; called at each scrape."""
+        self._more_caches.append(caches)
+
+    @property
+    def clock(self) -> Clock:
+        """The time."""
+        return self._clock
 
     def cache_defaults(
         self,
@@ -653,7 +680,7 @@ class Manager(DeclaresWebhooks):
     def _measured(self) -> Measured:
         return Measured(
             reconcilers=lambda: [reconciler.statistics() for reconciler in self._reconcilers],
-            caches=lambda: self._caches,
+            caches=lambda: itertools.chain(self._caches, *(more() for more in self._more_caches)),
             election=lambda: None if self._elector is None else self._elector.statistics(),
             events=lambda: None if self._recorder is None else self._recorder.statistics(),
             requests=lambda: None if self._plain is None else self._plain.http.statistics,

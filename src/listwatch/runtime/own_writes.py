@@ -60,10 +60,20 @@ class OwnWrites:
         caches: the caches; more may be added.
         seconds: time limit.
         clock: the time.
+        origin: the cluster whose writes count; "" for the manager's own.
     """
 
-    def __init__(self, name: str, caches: Iterable[Cache], *, seconds: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        caches: Iterable[Cache],
+        *,
+        seconds: float,
+        clock: Clock,
+        origin: str = "",
+    ) -> None:
         self._name = name
+        self._origin = origin
         self._caches = caches
         #: The time limit.
         self.seconds = seconds
@@ -126,6 +136,8 @@ class OwnWrites:
             return cached
         resource = self._resources.get(cache.selection.resource)
         for write in reversed(writes):
+            if write.origin != self._origin:
+                continue
             if write.key != key or (write.target.group, write.target.plural) != resource:
                 continue
             if write.is_deletion and not write.is_lost:
@@ -176,6 +188,8 @@ class OwnWrites:
     def _holding(self, write: Write) -> Iterator[Cache]:
         """Yield the caches that have, or should have, the object of a write."""
         target = write.target
+        if write.origin not in {"", self._origin}:
+            return
         for cache in self._by_resource.get((target.group, target.plural), ()):
             selection = cache.selection
             # In a cache of a namespace, a cluster-scoped resource is there as a whole.

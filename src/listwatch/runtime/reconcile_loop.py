@@ -45,6 +45,18 @@ class HoldsKeys(Protocol):
         ...
 
 
+class BoundsGroups(Protocol):
+    """Bounds how many keys of a group are in process."""
+
+    def take(self, key: str) -> bool:
+        """Take a slot; otherwise keep the key, to queue it again later, and return False."""
+        ...
+
+    def leave(self, key: str) -> None:
+        """Give the slot of a key back."""
+        ...
+
+
 class ReconcileLoop:
     """Reconciles the keys of a queue, several at once. Runs once, in one event loop.
 
@@ -89,6 +101,8 @@ class ReconcileLoop:
         self.tracer: ReconcileTracer | None = None
         #: Returns whether a key belongs to this replica; None accepts all.
         self.accepts: Callable[[str], bool] | None = None
+        #: Bounds the keys in process of each group; None for no such bound.
+        self.slots: BoundsGroups | None = None
         #: The times at which keys were refused. In a plain dict, finding the first key takes longer
         #: the more keys before it were removed.
         self.refused: OrderedDict[str, float] = OrderedDict()
@@ -167,6 +181,11 @@ class ReconcileLoop:
             self._ended.clear()
             await self._ended.wait()
 
+    def forget(self, key: str) -> None:
+        """Forget the failures of a key."""
+        self.failures.pop(key, None)
+        self._queue.forget(key)
+
     def remember_deleted(self, key: str) -> None:
         """Count the key as seen although its object is no longer cached."""
         self._deleted.put(key, True)
@@ -225,6 +244,9 @@ class ReconcileLoop:
                 queue.add_with(key, priority=queue.priority_of(key), after=wait)
                 queue.done(key)
                 continue
+            if self.slots is not None and not self.slots.take(key):
+                queue.done(key)
+                continue
             try:
                 is_held = self._holds or self._guard is not None
                 if is_held and not await self._may_begin():
@@ -234,6 +256,9 @@ class ReconcileLoop:
             except asyncio.CancelledError:
                 queue.put_back(key)  # also marks it as done
                 raise
+            finally:
+                if self.slots is not None:
+                    self.slots.leave(key)
             self._finish(key, writes)
             if is_cancelled():  # although the function suppressed it
                 raise asyncio.CancelledError

@@ -2,7 +2,15 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -120,6 +128,8 @@ class Reconciler(Generic[T]):
             last reconcile; None to reconcile it at once.
         history_bytes: memory for the records of its last reconciles; 0 for none.
         event_filter: predicates of each of its sources, in addition to the source's own.
+        fair_by: groups of keys that take turns; see `PriorityQueue`.
+        own_writes: used instead of one with `own_writes_timeout`.
         clock: the time.
     """
 
@@ -139,6 +149,8 @@ class Reconciler(Generic[T]):
         own_writes_timeout: float | None = OWN_WRITES_SECONDS,
         history_bytes: int = HISTORY_BYTES,
         event_filter: Sequence[Predicate] = (),
+        fair_by: Callable[[str], Hashable] | None = None,
+        own_writes: OwnWrites | None = None,
         clock: Clock | None = None,
     ) -> None:
         if not name:
@@ -153,7 +165,7 @@ class Reconciler(Generic[T]):
         self._clock = clock or Clock()
         self._function: ReconcileFunction | None = None
         self.queue: PriorityQueue[str] = PriorityQueue(
-            name=name, clock=self._clock, rate_limiter=rate_limiter
+            name=name, clock=self._clock, rate_limiter=rate_limiter, fair_by=fair_by
         )
         #: The verbs of each resource declared with `writes`.
         self.written: dict[str, set[str]] = {}
@@ -165,11 +177,11 @@ class Reconciler(Generic[T]):
             gone=self._gone,
             event_filter=event_filter,
         )
-        self._own_writes = (
-            None
-            if own_writes_timeout is None
-            else OwnWrites(name, self._sources, seconds=own_writes_timeout, clock=self._clock)
-        )
+        if own_writes is None and own_writes_timeout is not None:
+            own_writes = OwnWrites(
+                name, self._sources, seconds=own_writes_timeout, clock=self._clock
+            )
+        self._own_writes = own_writes
         #: What happened to its keys; None if switched off.
         self.history = (
             History(
@@ -245,7 +257,7 @@ class Reconciler(Generic[T]):
                 user of the same cache.
         """
         source = self._declare("for_", resource, options, decode, shard=options.get("shard"))
-        self._work.primary = source
+        self._work.primary = self._work.primary or source
         self._begin(source)
         return self
 
@@ -481,9 +493,9 @@ class Reconciler(Generic[T]):
         """
         here = _running_loop()
         if self._loop in {None, here}:
-            self.queue.forget(key)
+            self._work.forget(key)
         else:
-            self._loop.call_soon_threadsafe(self.queue.forget, key)
+            self._loop.call_soon_threadsafe(self._work.forget, key)
 
     def get(self, key: str) -> T | None:
         """Return the cached object of this key, or None if there is none (any more).
@@ -666,16 +678,18 @@ class Reconciler(Generic[T]):
     ) -> Source:
         self._check_may_add()
         cached = {k: v for k, v in options.items() if k not in {"predicates", "shard"}}
-        return self._sources.declare(
-            Declaration(
-                kind=kind,
-                resource=name_of_resource(resource),
-                options=cast("CacheOptions", cached),
-                predicates=options.get("predicates", ()),
-                decode=checked(resource if isinstance(resource, type) else decode),
-                **more,
-            )
+        declared = Declaration(
+            kind=kind,
+            resource=name_of_resource(resource),
+            options=cast("CacheOptions", cached),
+            predicates=options.get("predicates", ()),
+            decode=checked(resource if isinstance(resource, type) else decode),
+            **more,
         )
+        return self._declare_source(declared)
+
+    def _declare_source(self, declared: Declaration) -> Source:
+        return self._sources.declare(declared)
 
     def _check_may_add(self) -> None:
         if self._work.is_stopping:
@@ -737,7 +751,7 @@ class Reconciler(Generic[T]):
         self._work.remember_deleted(key)
 
     def _all_keys(self) -> Iterable[str]:
-        return self._sources.named("").keys()
+        return self._sources.named("").cached_keys()
 
     async def _learn_resources(self) -> None:
         if self._own_writes is not None and self._discovery is not None:

@@ -1,9 +1,11 @@
 """The options of reconcilers and of their sources."""
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 from listwatch.cache.typed import Into, T
 from listwatch.objects import Object, ObjectDecodeError
+from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.recorded_writes import note_read
 from listwatch.runtime.results import TerminalError
 from listwatch.workqueue.rate_limiters import RateLimiter
@@ -19,6 +21,15 @@ class ReconcilerOptions(TypedDict, total=False):
     rate_limiter: RateLimiter[str] | None
     hot_key_burst: int
     hot_key_interval: float
+
+
+class CommonOptions(TypedDict):
+    """The options of `Reconciler` that a manager's reconcilers have in common; see there."""
+
+    sync_timeout: float
+    own_writes_timeout: float | None
+    history_bytes: int
+    event_filter: Sequence[Predicate]
 
 
 def as_type(obj: Object, decode: Into[T]) -> T:

@@ -35,6 +35,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         is_deletion: the object was deleted.
         is_gone: the deleted object is completely gone, not terminating.
         is_lost: the response was lost, so it is unknown what was written.
+        origin: the cluster, for a manager of several; "" for the manager's own.
     """
 
     target: RequestTarget
@@ -44,6 +45,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     is_deletion: bool = False
     is_gone: bool = False
     is_lost: bool = False
+    origin: str = ""
 
     @classmethod
     def of(cls, target: RequestTarget, obj: Object) -> "Write":
@@ -127,16 +129,22 @@ def whole_state(uid: str, resource_version: str) -> Object | None:
     return None
 
 
-def recorded(client: "Client") -> "Client":
-    """Return a client that shares everything with this one and records its writes."""
+def recorded(client: "Client", origin: str = "") -> "Client":
+    """Return a client that shares everything with this one and records its writes.
+
+    Args:
+        client: sends the requests.
+        origin: of the writes.
+    """
     # There is no protocol for HTTP; a client uses two of its methods.
-    http: Any = _RecordingHTTP(client.http)
+    http: Any = _RecordingHTTP(client.http, origin)
     return client.through(http)
 
 
 class _RecordingHTTP:
-    def __init__(self, http: "HTTP") -> None:
+    def __init__(self, http: "HTTP", origin: str = "") -> None:
         self._http = http
+        self._origin = origin
 
     @property
     def config(self) -> "Config":  # asked for by each request, and faster than by name
@@ -209,14 +217,19 @@ class _RecordingHTTP:
             answer = await self._http.request(method, path, query, **options)
         except (DisconnectedError, TimeoutError, FrameError, asyncio.CancelledError) as error:
             if not getattr(error, "refused", False):
-                writes.append(_lost(method, target, body))
+                writes += self._from_here([_lost(method, target, body)])
             raise
         except StatusError as error:
             if error.code >= 500:  # a server's time-out may follow its commit
-                writes.append(_lost(method, target, body))
+                writes += self._from_here([_lost(method, target, body)])
             raise
-        writes += _written(method, target, body, answer.body)
+        writes += self._from_here(_written(method, target, body, answer.body))
         return answer
+
+    def _from_here(self, writes: list[Write]) -> list[Write]:
+        if not self._origin:
+            return writes
+        return [msgspec.structs.replace(write, origin=self._origin) for write in writes]
 
 
 class _Options(msgspec.Struct):

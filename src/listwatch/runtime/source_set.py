@@ -19,7 +19,7 @@ from listwatch.shard_range import ShardRange
 if TYPE_CHECKING:
     from listwatch.client.resource import Resource
 
-Find: TypeAlias = "Callable[[str], Awaitable[Resource]]"
+Find: TypeAlias = Callable[[str], Awaitable["Resource"]]
 
 SourceKind: TypeAlias = Literal["for_", "owns", "watches", "reads", "every"]
 
@@ -133,7 +133,7 @@ class Source:
         cache = self.cache_of(key)
         return cache is not None and cache.holds(key)
 
-    def keys(self) -> Iterator[str]:
+    def cached_keys(self) -> Iterator[str]:
         """Yield the keys of all cached objects."""
         for cache in self.caches:
             yield from cache.indexer.list_keys()
