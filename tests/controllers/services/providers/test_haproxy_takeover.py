@@ -23,7 +23,7 @@ from listwatch.controllers.services.providers import haproxy_process
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.haproxy import HAProxyProvider
 from listwatch.controllers.services.providers.haproxy_master import RunningLock
-from listwatch.controllers.services.providers.haproxy_process import HAProxyProcess
+from listwatch.controllers.services.providers.haproxy_process import HAProxyError, HAProxyProcess
 from listwatch.testing.load_balancer_conformance import (
     Address,
     ask,
@@ -516,13 +516,15 @@ async def test_a_full_disk_is_told_and_changes_nothing(
         _, address = await one_service(provider, slices, one)
         second = make_service("second", uid="2", ports=[{"port": free_port(), "name": ""}])
 
-        def full(_path: Path, _content: bytes) -> None:
+        def full(descriptor: int, _mode: str) -> None:
+            os.close(descriptor)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with monkeypatch.context() as patch:
-            patch.setattr(haproxy_process, "_replace", full)
-            with pytest.raises(OSError, match="No space left on device"):
+            patch.setattr(os, "fdopen", full)
+            with pytest.raises(HAProxyError, match=r"^can't write /.*: No space left on device$"):
                 await provider.ensure("c", second, ())
+        assert _unfinished(directory) == []
         assert await ask(address) == "one hello"
         await slices.publish(second, {"": [one]})
         status = await provider.ensure("c", second, ())
@@ -531,6 +533,10 @@ async def test_a_full_disk_is_told_and_changes_nothing(
             return await ask((status.ingress[0].ip, second.spec.ports[0].port)) == "one hello"
 
         await eventually(answers, "the second service")
+
+
+def _unfinished(directory: Path) -> list[Path]:
+    return list(directory.glob("*.new"))
 
 
 def test_outliving_needs_a_directory() -> None:

@@ -109,6 +109,10 @@ class HAProxyProcess:
         """Write the load balancers of the configuration, in one step."""
         _replace(self.saved_file, balancers)
 
+    def keep_states(self, states: str) -> None:
+        """Write the server states for the next process, in one step."""
+        _replace(self.state_file, states.encode())
+
     def written(self) -> str:
         """Return the configuration that was written last; empty if there is none."""
         with contextlib.suppress(FileNotFoundError):
@@ -371,12 +375,21 @@ def _master_in(text: str) -> int:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Replace a file in one step; nobody else can read it."""
+    """Replace a file in one step; nobody else can read it.
+
+    Raises:
+        HAProxyError: it can't be written; the previous file stays.
+    """
     new = path.with_suffix(".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    new.replace(path)
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        new.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)  # on a full disk it takes the last room
+        raise HAProxyError(f"can't write {path}: {error.strerror or error}") from error
 
 
 def _in_pieces(commands: Iterable[str]) -> Iterator[list[str]]:

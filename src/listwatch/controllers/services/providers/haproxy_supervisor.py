@@ -212,7 +212,7 @@ class HAProxySupervisor:
         except OSError as error:
             _logger.debug("haproxy told no state of servers: %s", error)
             return
-        self.process.state_file.write_text(kept_states(text, self._frontends()))
+        self.process.keep_states(kept_states(text, self._frontends()))
 
     def _write(self, generation: int) -> None:
         if self.process.outlives:
