@@ -26,7 +26,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def test_the_command_tells_the_story_and_writes_the_page(tmp_path: Path) -> None:
     page = tmp_path / "violation.html"
-    token = "h0.s0/3:lost-reply/4:lag"
+    token = "h0.s0/4:lost-reply/5:lag"
     options = ["--replay", token, "--html", str(page)]
     code, output = run(f"{PROGRAMS}:make_app", f"{PROGRAMS}:one_parent", *options)
     assert code == 1
@@ -62,7 +62,7 @@ def test_the_fixture_takes_its_options_from_the_marker(simulate: Callable[..., R
 
 def test_the_fixture_fails_with_the_story(simulate: Callable[..., Report]) -> None:
     with pytest.raises(pytest.fail.Exception, match="2 instead of 1"):
-        simulate(make_app, one_parent, replay="h0.s0/3:lost-reply/4:lag")
+        simulate(make_app, one_parent, replay="h0.s0/4:lost-reply/5:lag")
 
 
 def test_a_function_that_another_process_can_not_find_is_refused() -> None:

@@ -30,7 +30,7 @@ def test_the_same_token_gives_the_same_digest_of_all_requests_and_answers(
     worlds_of: WorldsOf,
 ) -> None:
     worlds = worlds_of(make_app, one_parent)
-    for token in ("h0.s0", "h0.s5", "h0.s0/3:lost-reply/4:lag", "h0.s0/3:crash-after"):
+    for token in ("h0.s0", "h0.s5", "h0.s0/4:lost-reply/5:lag", "h0.s0/4:crash-after"):
         digests = {worlds.run(Plan.parse(token)).digest for _ in range(3)}
         assert len(digests) == 1
     assert worlds.run(Plan.parse("h0.s0")).digest != worlds.run(Plan.parse("h0.s5")).digest
@@ -40,7 +40,7 @@ def test_the_same_token_gives_the_same_digest_of_all_requests_and_answers(
 @pytest.mark.timeout(1800)
 def test_the_same_token_gives_the_same_digest_ten_thousand_times(worlds_of: WorldsOf) -> None:
     worlds = worlds_of(make_app, one_parent)
-    plan = Plan.parse("h0.s7/3:lost-reply")
+    plan = Plan.parse("h0.s7/4:lost-reply")
     assert len({worlds.run(plan).digest for _ in range(10_000)}) == 1
 
 
@@ -50,8 +50,8 @@ def test_a_stale_read_is_found_and_shrunk_and_replayed(
     report = search_of(make_app, one_parent, 200)
     assert report.found is not None
     plan = Plan.parse(report.found.token)
-    assert [number for number, _ in plan.strikes] == [3, 4]
-    assert plan.strikes[0] == (3, "lost-reply")
+    assert [number for number, _ in plan.strikes] == [4, 5]
+    assert plan.strikes[0] == (4, "lost-reply")
     assert [each.oracle for each in report.found.violations] == ["end-state"]
     assert report.found.violations[0].details == ("! secrets default/app-*: 2 instead of 1",)
     text = report.text()
@@ -95,7 +95,7 @@ def test_every_fault_strikes_at_the_point_that_the_plan_names(worlds_of: WorldsO
 def test_the_program_of_a_crashed_process_takes_no_further_step(worlds_of: WorldsOf) -> None:
     worlds = worlds_of(make_app, one_parent)
     reference = worlds.run(Plan())
-    result = worlds.run(Plan.parse("h0.s0/3:crash-after"), reference.outcome, keeps_story=True)
+    result = worlds.run(Plan.parse("h0.s0/4:crash-after"), reference.outcome, keeps_story=True)
     dead = [entry.words for entry in result.entries].index("controller dies")
     assert {entry.lane for entry in result.entries[dead + 1 :]} == {"controller'", "server", "user"}
 

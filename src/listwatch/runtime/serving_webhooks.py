@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from listwatch.backoff import WEBHOOKS
 from listwatch.errors import ListWatchError
+from listwatch.inline import runs_inline
 from listwatch.runtime.health import Check
 from listwatch.runtime.leader_election import LeaderElector, OpenLeaseClient
 from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError
@@ -58,12 +59,14 @@ class WebhookServing:
     ) -> AsyncIterator[None]:
         """Serve, and enter the body when there is a certificate or everything is to stop.
 
+        Serves nothing in a simulation, which has no sockets.
+
         Args:
             client: reads and writes the certificate and the configurations.
             namespace: of the manager.
             open_lease_client: opens the client of the lease.
         """
-        if not self._webhooks:
+        if not self._webhooks or runs_inline.get():
             yield
             return
         elector = LeaderElector(

@@ -36,6 +36,7 @@ class Machine:
         #: The real clock, to measure the simulation itself, in seconds.
         self.stopwatch = time.perf_counter
         self._time = time.time
+        self._sleep = time.sleep
         self._monotonic = time.monotonic
         self._urandom = os.urandom
         self._seed = random.Random.seed
@@ -71,8 +72,9 @@ class Machine:
     def sleep(self, seconds: float) -> None:
         """Let time pass within a step, as code that blocks the event loop does."""
         if self._loop is None:
-            refuse("time.sleep is called outside a world", "use asyncio.sleep")
-        self._loop.pass_time(seconds)
+            self._sleep(seconds)
+        else:
+            self._loop.pass_time(seconds)
 
     def urandom(self, size: int) -> bytes:
         """Return random bytes."""

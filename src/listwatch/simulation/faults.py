@@ -33,12 +33,14 @@ class Boundary(StrEnum):
         READ: a process sends a request that reads.
         WRITE: a process sends a request that writes.
         EVENT: an event of a watch arrives at a process.
+        STEP: a reconciler's function is about to be called.
     """
 
     START = "start"
     READ = "read"
     WRITE = "write"
     EVENT = "event"
+    STEP = "step"
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -80,6 +82,9 @@ FAULTS: Final[Mapping[str, Fault]] = {
         Fault("server-error", _READ_WRITE, "the server answers 500 and does nothing"),
         Fault("throttled", (Boundary.WRITE,), "the server answers 429 and does nothing"),
         Fault("conflict", (Boundary.WRITE,), "another writer was faster: 409", versioned=True),
+        Fault("crash", (Boundary.STEP,), "the process dies before it reconciles the key"),
+        Fault("late", (Boundary.STEP,), f"the key is reconciled {SLOW_SECONDS:g} s late"),
+        Fault("again", (Boundary.STEP,), "the key is queued once more meanwhile"),
         Fault("slow", (Boundary.WRITE,), f"the write is {SLOW_SECONDS:g} s on its way"),
         Fault(
             "pause",

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 from listwatch.client.config import Config
 from listwatch.client.reach import Reach, current_reach
 from listwatch.errors import unwrap
+from listwatch.runtime.leading import LeadershipLostError
 from listwatch.runtime.manager import Manager
+from listwatch.runtime.reconciler import Reconciler
 from listwatch.runtime.results import Result, is_terminal
+from listwatch.simulation.faults import SLOW_SECONDS
 from listwatch.simulation.loop import SimulationError, VirtualLoop, current_process
 from listwatch.simulation.network import MemoryConnections, Stream, Wire
 
@@ -44,7 +47,9 @@ class Process:
         loop: the world's.
         make_app: makes its program; called in it.
         wire: makes the way of its requests.
-        on_step: called with the reconciler, the key and what happens, for the story.
+        on_step: called with what happens, for the story.
+        on_reconcile: called before a key is reconciled; returns the fault that strikes.
+        on_end: called with what ended the program.
         on_objection: called with the name of an oracle and its words.
     """
 
@@ -56,12 +61,16 @@ class Process:
         wire: "Callable[[Process], Wire]",
         *,
         on_step: "Callable[[Process, str], None]",
+        on_reconcile: "Callable[[Process, str], str]",
+        on_end: "Callable[[Process, BaseException], None]",
         on_objection: Callable[[str, str], None],
     ) -> None:
         self.name = name
         self._loop = loop
         self._make_app = make_app
         self._on_step = on_step
+        self._on_reconcile = on_reconcile
+        self._on_end = on_end
         self._on_objection = on_objection
         self._kept: list[asyncio.Handle] = []
         self._is_paused = False
@@ -126,27 +135,29 @@ class Process:
                     f"make_app returned a {type(made).__name__}: return a Manager, several in a "
                     "list, or a coroutine"
                 )
-        except Exception as error:  # noqa: BLE001 - an oracle's matter
-            cause = unwrap(error)
-            if isinstance(cause.__cause__, SimulationError):
-                cause = cause.__cause__
-            if isinstance(cause, SimulationError):
-                self._on_objection("unsupported", str(cause))
-            else:
-                self._on_objection(
-                    "exception", f"{self.name} ended: {type(cause).__name__}: {cause}"
-                )
+        except Exception as error:  # noqa: BLE001 - the world's matter
+            causes = [unwrap(error)]
+            while (cause := causes[-1].__cause__) is not None:
+                causes.append(cause)
+            for kind in (SimulationError, LeadershipLostError):
+                found = next((each for each in causes if isinstance(each, kind)), None)
+                if found is not None:
+                    break
+            self._on_end(self, found or causes[0])
 
     async def _serve(self, apps: list[Any]) -> None:
         self.apps = apps
         for app in apps:
             for reconciler in app.reconcilers:
-                reconciler.decorate(self._watched(f"{app.name}/{reconciler.name}"))
+                name = f"{app.name}/{reconciler.name}"
+                reconciler.decorate(self._watched(name, reconciler))
         async with asyncio.TaskGroup() as group:
             for app in apps:
                 group.create_task(app.serve())
 
-    def _watched(self, name: str) -> "Callable[[ReconcileFunction], ReconcileFunction]":
+    def _watched(
+        self, name: str, reconciler: Reconciler[Any]
+    ) -> "Callable[[ReconcileFunction], ReconcileFunction]":
         """Return a decorator that observes a reconciler's function."""
 
         def decorate(function: "ReconcileFunction") -> "ReconcileFunction":
@@ -155,8 +166,14 @@ class Process:
                 if place in self._running:
                     self._on_objection("concurrency", f"{name} reconciles {key} twice at once")
                 self._running.add(place)
-                self._on_step(self, f"reconciles {key}")
                 try:
+                    fault = self._on_reconcile(self, f"reconciles {key}")
+                    if self.is_dead:
+                        _ = await self._loop.create_future()
+                    if fault == "late":
+                        await asyncio.sleep(SLOW_SECONDS)
+                    if fault == "again":
+                        reconciler.enqueue(key)
                     outcome = function(key)
                     result = await _result(outcome) if inspect.isawaitable(outcome) else outcome
                 except SimulationError as error:

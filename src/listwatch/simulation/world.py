@@ -17,10 +17,11 @@ from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client, PatchType
 from listwatch.errors import ListWatchError, NotFoundError
 from listwatch.objects import Object
+from listwatch.runtime.leading import LeadershipLostError
 from listwatch.simulation import faults as kinds
 from listwatch.simulation.faults import FAULTS, Boundary, Plan, Point
 from listwatch.simulation.journal import Entry, Journal, Lane
-from listwatch.simulation.loop import VirtualLoop
+from listwatch.simulation.loop import SimulationError, VirtualLoop
 from listwatch.simulation.network import Handle, MemoryConnections
 from listwatch.simulation.oracles import (
     Invariant,
@@ -313,6 +314,8 @@ class World:
             self._setting.make_app,
             lambda process: ProcessWire(self, process),
             on_step=self._on_step,
+            on_reconcile=self._on_reconcile,
+            on_end=self._on_end,
             on_objection=self.object_to,
         )
         process.stale_until = self._stale_until
@@ -459,6 +462,24 @@ class World:
 
     def _on_step(self, process: Process, words: str) -> None:
         self.tell(process.name, words)
+
+    def _on_end(self, process: Process, error: BaseException) -> None:
+        """Start an ended program anew, as a kubelet does; the loss of a lease is a usual end."""
+        words = f"{process.name} ended: {type(error).__name__}: {error}"
+        if isinstance(error, SimulationError):
+            self.object_to("unsupported", str(error))
+            return
+        self.tell(process.name, words)
+        if not isinstance(error, LeadershipLostError):
+            self.object_to("exception", words)
+        self.crash(process)
+
+    def _on_reconcile(self, process: Process, words: str) -> str:
+        point, fault = self.pass_point(Boundary.STEP, process, words)
+        self.tell(process.name, words, point=point)
+        if fault == "crash":
+            self.crash(process)
+        return fault
 
     def _on_commit(self, bucket: "Bucket", change: "StoredChange") -> None:
         if bucket.name in QUIET:
