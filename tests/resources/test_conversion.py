@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from listwatch.resources import (
     ConversionError,
@@ -14,9 +16,11 @@ from listwatch.resources import (
     ObjectMeta,
     ResourceTypeError,
     Rule,
+    custom_resource_of,
     resource,
 )
-from listwatch.testing import assert_round_trips
+from listwatch.resources.conversion import typed_object
+from listwatch.testing import assert_round_trips, manifests
 from resources.site_versions import (
     NewPort,
     NewSpec,
@@ -105,6 +109,25 @@ def test_changes_made_in_another_version_win_over_what_is_kept() -> None:
 
 def test_each_version_comes_back_from_each_other_one() -> None:
     assert_round_trips(KEEPING)
+
+
+OBJECTS = {cls: manifests(cls) for cls in KEEPING.types}
+
+
+@given(data=st.data(), order=st.permutations(KEEPING.types))
+def test_changes_survive_whatever_is_kept_of_other_versions(
+    data: st.DataObject, order: list[Any]
+) -> None:
+    first, cls, last = order
+    version, other = (
+        custom_resource_of(one).resource.version
+        for one in (cls, data.draw(st.sampled_from([first, last])))
+    )
+    # One version keeps what it can't hold of another; then all of its fields change.
+    seen = KEEPING.converted_manifest(data.draw(OBJECTS[first]), version)
+    changed = {**data.draw(OBJECTS[cls]), "metadata": seen["metadata"]}
+    back = KEEPING.converted_manifest(KEEPING.converted_manifest(changed, other), version)
+    assert typed_object(back, cls) == typed_object({**changed, "metadata": back["metadata"]}, cls)
 
 
 class Tier(msgspec.Struct):

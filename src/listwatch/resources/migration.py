@@ -128,6 +128,8 @@ class Migration:
         self._next = 0.0
         self._failed = 0
         self._in_a_row = 0
+        #: The last object of this run; the kept progress stays before the first failure.
+        self._last = ""
 
     async def run(self) -> Outcome:
         """Rewrite what is needed, then prune the old versions.
@@ -153,6 +155,7 @@ class Migration:
             return Outcome(version=version)
         stored = await self._client.discovery.for_kind(f"{resource.group}/{version}", resource.kind)
         kept = _kept(crd)
+        self._last = kept.after
         await self._rewrite_all(stored, crd, kept)
         if self._failed:
             return Outcome(version=version, rewritten=kept.rewritten, failed=self._failed)
@@ -184,9 +187,9 @@ class Migration:
                             "name, a migration can't be continued safely"
                         )
                     previous = obj.key
-                    if obj.key.encode() <= kept.after.encode():
-                        continue
-                    await self._rewrite_or_note(resource, obj, kept)
+                    if obj.key.encode() > self._last.encode():
+                        await self._rewrite_or_note(resource, obj, kept)
+                        self._last = obj.key
                 await self._keep(crd, kept)
                 self._on_progress(
                     Progress(
