@@ -17,6 +17,7 @@ from listwatch.runtime.reconcile_record import (
     RETRY,
     CacheVersion,
     ReconcileRecord,
+    SentRequest,
     Trigger,
     words_of,
 )
@@ -33,6 +34,13 @@ def history(max_bytes: int = 10**6) -> History:
 
 def begin(story: History, key: str) -> ReconcileRecord:
     return story.begin(ReconcileContext("test", key, 1, "test-1"), 0.0, 0.0)
+
+
+def send(record: ReconcileRecord, verb: str, answer: bytes) -> SentRequest:
+    sent = SentRequest(verb, TARGET, 0.0)
+    record.add_request(sent)
+    record.end_request(sent, 1.0, 200, answer)
+    return sent
 
 
 def last(world: World, key: str) -> ReconcileRecord:
@@ -56,7 +64,7 @@ async def test_a_record_tells_what_woke_the_key_and_what_the_caches_had() -> Non
         version = source.objects["ns/a"].resource_version
         updated = last(world, "ns/a")
         assert updated.trigger == Trigger("Updated", "widget", "ns/a", version)
-        assert updated.caches == [CacheVersion("widget", version)]
+        assert updated.caches == (CacheVersion("widget", version),)
         assert (updated.id, updated.attempt, updated.result) == ("test-2", 1, "success")
         source.delete(source.objects["ns/a"])
         await world.clock.advance(1)
@@ -173,8 +181,8 @@ async def test_requests_are_recorded_with_both_states_and_own_writes_that_wake_a
 async def test_a_refused_request_is_recorded_with_its_code() -> None:
     story = history()
     record = begin(story, "ns/a")
-    sent = record.begin_request("PUT", TARGET)
-    record.fail_request(sent, ConflictError("changed"))
+    sent = SentRequest("PUT", TARGET, 0.0)
+    record.fail_request(sent, 1.0, ConflictError("changed"))
     assert (sent.code, sent.error) == (409, "ConflictError: changed")
 
 
@@ -186,8 +194,7 @@ def test_what_a_server_says_of_a_secret_is_not_kept() -> None:
 def test_a_record_keeps_a_bounded_number_of_requests_and_bytes() -> None:
     record = begin(history(), "ns/a")
     for _ in range(MAX_REQUESTS + 5):
-        sent = record.begin_request("PUT", TARGET)
-        record.end_request(sent, 200, b"x" * (MAX_BYTES // 5))
+        send(record, "PUT", b"x" * (MAX_BYTES // 5))
     assert (len(record.requests), record.unkept) == (MAX_REQUESTS, 5)
     assert sum(2 * len(sent.after) for sent in record.requests) <= MAX_BYTES
 
@@ -207,8 +214,7 @@ def test_one_key_in_trouble_loses_states_before_records() -> None:
     story = history(max_bytes=50_000)
     for _ in range(RECORDS_PER_KEY):
         record = begin(story, "bad")
-        sent = record.begin_request("PUT", TARGET)
-        record.end_request(sent, 200, b'{"metadata":{"resourceVersion":"7"}}' + b" " * 10_000)
+        send(record, "PUT", b'{"metadata":{"resourceVersion":"7"}}' + b" " * 10_000)
         story.end(record, 1.0, "error", ValueError("no"))
     known = story.of("bad")
     assert known is not None
@@ -229,7 +235,7 @@ def test_the_size_is_that_of_what_is_kept_and_never_over_the_limit(
     story = history(max_bytes=limit)
     for key, fails, written in runs:
         record = begin(story, key)
-        record.end_request(record.begin_request("PUT", TARGET), 200, b"x" * written)
+        send(record, "PUT", b"x" * written)
         story.end(record, 1.0, "error" if fails else "success", ValueError() if fails else None)
         kept = [known for key in "abcdef" if (known := story.of(key)) is not None]
         assert story.size == sum(known.size for known in kept)
@@ -251,7 +257,4 @@ def test_triggers_of_a_key_that_another_replica_has_are_dropped() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"\xff" * 100, b'{"metadata":{"name":"a"}}'])
 def test_an_answer_without_a_version_has_none(body: bytes) -> None:
-    record = begin(history(), "a")
-    sent = record.begin_request("GET", TARGET)
-    record.end_request(sent, 200, body)
-    assert sent.version == ""
+    assert send(begin(history(), "a"), "GET", body).version == ""

@@ -72,10 +72,12 @@ class History:
         max_bytes: int = HISTORY_BYTES,
         clock: Clock,
     ) -> None:
+        #: The monotonic clock.
+        self.now = clock.now
         self._caches = caches
-        self._find = find
+        #: Returns the cached object that a request is about.
+        self.find = find
         self._max_bytes = max_bytes
-        self._clock = clock
         # The first trigger of each key in the queue; the number of further ones and the last one.
         self._first: dict[str, Trigger] = {}
         self._merged: dict[str, tuple[int, Trigger]] = {}
@@ -131,9 +133,7 @@ class History:
             newest=newest,
             merged=merged,
             wakes_itself=wakes_itself,
-            caches=[CacheVersion(cache.name, cache.version) for cache in self._caches],
-            now=self._clock.now,
-            find=self._find,
+            caches=tuple([CacheVersion(cache.name, cache.version) for cache in self._caches]),
         )
         return record
 

@@ -313,7 +313,7 @@ class ReconcileLoop:
         end_span: EndSpan | None = None
         if self.tracer is not None:
             end_span = self.tracer.begin(context, None if story is None else story.trigger)
-        recording = record(story)
+        recording = record(story, history)
         word = "cancelled"
         error: BaseException | None = None
         try:

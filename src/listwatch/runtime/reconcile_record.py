@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from traceback import walk_tb
 from typing import Final
@@ -52,7 +51,7 @@ RETRY: Final = Trigger("Retry")
 REQUEUE: Final = Trigger("Requeue")
 
 
-class SentRequest(msgspec.Struct):
+class SentRequest(msgspec.Struct, gc=False):
     """A request of a reconcile.
 
     Attributes:
@@ -96,8 +95,8 @@ class CacheVersion(msgspec.Struct, frozen=True, gc=False):
     version: str
 
 
-class ReconcileRecord(msgspec.Struct, kw_only=True):
-    """What is known of one reconcile.
+class ReconcileRecord(msgspec.Struct, kw_only=True, gc=False):
+    """What is known of one reconcile. It has no references to what is not a record.
 
     Attributes:
         id: unique in the process.
@@ -120,8 +119,6 @@ class ReconcileRecord(msgspec.Struct, kw_only=True):
         place: where it was raised, such as "controller.py:12 in reconcile".
         next_in: seconds from the end until the next try; None if there is none.
         size: the approximate memory in bytes.
-        now: the monotonic clock.
-        find: returns the cached object of a target.
     """
 
     id: str
@@ -133,12 +130,10 @@ class ReconcileRecord(msgspec.Struct, kw_only=True):
     newest: Trigger | None
     merged: int
     wakes_itself: bool
-    caches: Sequence[CacheVersion]
-    now: Callable[[], float]
-    find: Callable[[RequestTarget], Object | None]
-    requests: list[SentRequest] = msgspec.field(default_factory=list)
+    caches: tuple[CacheVersion, ...]
+    requests: tuple[SentRequest, ...] = ()
     unkept: int = 0
-    written: list[str] = msgspec.field(default_factory=list)
+    written: tuple[str, ...] = ()
     seconds: float | None = None
     result: str = ""
     error: str = ""
@@ -146,35 +141,31 @@ class ReconcileRecord(msgspec.Struct, kw_only=True):
     next_in: float | None = None
     size: int = 1000
 
-    def begin_request(self, verb: str, target: RequestTarget) -> SentRequest:
+    def add_request(self, sent: SentRequest) -> None:
         """Record a request that is being sent."""
-        sent = SentRequest(verb, target, self.now())
         if len(self.requests) < MAX_REQUESTS:
-            self.requests.append(sent)
+            self.requests = (*self.requests, sent)
             self.size += 500
-            if sent.is_write and target.name:
-                sent.before = self.find(target)
         else:
             self.unkept += 1
-        return sent
 
-    def end_request(self, sent: SentRequest, code: int, answer: bytes) -> None:
+    def end_request(self, sent: SentRequest, now: float, code: int, answer: bytes) -> None:
         """Record the response."""
-        sent.seconds = self.now() - sent.began
+        sent.seconds = now - sent.began
         sent.code = code
         if not sent.target.name and not sent.is_write:
             return  # a list
         if (found := _VERSION.search(answer, 0, _HEAD_BYTES)) is not None:
             sent.version = found[1].decode("utf-8", "replace")
             if sent.is_write:
-                self.written.append(sent.version)
+                self.written = (*self.written, sent.version)
         if sent.is_write and self.size + 2 * len(answer) <= MAX_BYTES:
             sent.after = answer
             self.size += 2 * len(answer)  # and the state before
 
-    def fail_request(self, sent: SentRequest, error: BaseException) -> None:
+    def fail_request(self, sent: SentRequest, now: float, error: BaseException) -> None:
         """Record that there was no response, or a refusal."""
-        sent.seconds = self.now() - sent.began
+        sent.seconds = now - sent.began
         sent.code = error.code if isinstance(error, StatusError) else 0
         sent.error = words_of(error)
 

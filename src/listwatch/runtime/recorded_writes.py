@@ -12,11 +12,13 @@ import msgspec
 from listwatch.client.request_target import RequestTarget, target_of, verb_of
 from listwatch.errors import DisconnectedError, FrameError, StatusError
 from listwatch.objects import Object, ObjectKey, decode_object
+from listwatch.runtime.reconcile_record import SentRequest
 
 if TYPE_CHECKING:
     from listwatch.client.client import Client
     from listwatch.client.config import Config
     from listwatch.client.http import HTTP, Answer, Body
+    from listwatch.runtime.history import History
     from listwatch.runtime.reconcile_record import ReconcileRecord
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -71,13 +73,14 @@ class Write(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 class Recording:
     """The writes of a reconcile until its end; tasks that it started may continue for ever."""
 
-    def __init__(self, record: "ReconcileRecord | None" = None) -> None:
+    def __init__(self, story: "ReconcileRecord | None", history: "History | None") -> None:
         #: In order.
         self.writes: list[Write] = []
         #: The objects that it has read as another type, by uid and version.
         self.reads: dict[tuple[str, str], Object] = {}
         #: Gets every request; None for none.
-        self.record = record
+        self.story = story
+        self.history = history
         self.is_over = False
 
     def end(self) -> list[Write]:
@@ -91,13 +94,14 @@ class Recording:
 _recording: ContextVar[Recording | None] = ContextVar("own_writes", default=None)
 
 
-def record(requests: "ReconcileRecord | None" = None) -> Recording:
+def record(story: "ReconcileRecord | None" = None, history: "History | None" = None) -> Recording:
     """Record the writes that this task, and tasks it starts later, send through `recorded`.
 
     Args:
-        requests: also gets every request.
+        story: also gets every request.
+        history: of the story.
     """
-    recording = Recording(requests)
+    recording = Recording(story, history)
     _recording.set(recording)
     return recording
 
@@ -161,38 +165,45 @@ class _RecordingHTTP:
             return await self._http.request(method, path, query, **options)
         query = list(query)
         target = target_of(path)
-        story = recording.record
-        if story is None or target is None:
+        story, history = recording.story, recording.history
+        if story is None or history is None or target is None:
             return await self._send(recording, target, method, path, query, options)
         verb = verb_of(method, target, query, options.get("content_type", ""))
-        sent = story.begin_request(verb, target)
+        sent = SentRequest(verb, target, history.now())
+        if target.name and method not in _READS:
+            sent.before = history.find(target)
+        story.add_request(sent)
         try:
             answer = await self._send(recording, target, method, path, query, options)
         except BaseException as error:
-            story.fail_request(sent, error)
+            story.fail_request(sent, history.now(), error)
             raise
-        story.end_request(sent, answer.status, answer.body)
+        story.end_request(sent, history.now(), answer.status, answer.body)
         return answer
 
     @asynccontextmanager
     async def stream(
         self, path: str, query: Iterable[tuple[str, str]] = (), **options: Any
     ) -> "AsyncIterator[Body]":
-        recording, query = _recording.get(), list(query)
-        story = None if recording is None or recording.is_over else recording.record
-        target = target_of(path)
-        if story is None or target is None:
-            async with self._http.stream(path, query, **options) as body:
+        recording, query, target = _recording.get(), list(query), target_of(path)
+        opening = self._http.stream(path, query, **options)
+        if recording is None or recording.is_over or target is None:
+            story = history = None
+        else:
+            story, history = recording.story, recording.history
+        if story is None or history is None or target is None:
+            async with opening as body:
                 yield body
             return
-        sent = story.begin_request(verb_of("GET", target, query), target)
+        sent = SentRequest(verb_of("GET", target, query), target, history.now())
+        story.add_request(sent)
         try:
-            async with self._http.stream(path, query, **options) as body:
+            async with opening as body:
                 yield body
         except BaseException as error:
-            story.fail_request(sent, error)
+            story.fail_request(sent, history.now(), error)
             raise
-        story.end_request(sent, 200, b"")
+        story.end_request(sent, history.now(), 200, b"")
 
     async def _send(
         self,
