@@ -8,7 +8,6 @@ import pytest
 from listwatch import Client
 from listwatch.clock import FakeClock
 from listwatch.errors import ConfigError, ConflictError
-from listwatch.testing import APIServer
 from listwatch.webhooks.certificate_files import FileSource
 from listwatch.webhooks.certificates import (
     LIFETIME,
@@ -102,24 +101,23 @@ def test_a_server_uses_a_certificate_without_a_file_on_disk(one: ServingCertific
 
 
 async def test_a_secret_keeps_certificates_and_refuses_an_outdated_writer(
-    one: ServingCertificate, other: ServingCertificate
+    client: Client, one: ServingCertificate, other: ServingCertificate
 ) -> None:
-    async with APIServer() as server, server.client() as client:
-        store = SecretStore(client, "default", "hooks")
-        empty = await store.read()
-        assert empty == ReadSecret(None, None)
-        await store.write(empty, Stored(one))
-        with pytest.raises(ConflictError):
-            await store.write(empty, Stored(other))
-        first = await store.read()
-        assert first.stored == Stored(one)
-        await store.write(first, Stored(one, other))
-        with pytest.raises(ConflictError):
-            await store.write(first, Stored(other))
-        second = await store.read()
-        assert second.stored == Stored(one, other)
-        await store.write(second, Stored(other))
-        assert (await store.read()).stored == Stored(other)
+    store = SecretStore(client, "default", "hooks")
+    empty = await store.read()
+    assert empty == ReadSecret(None, None)
+    await store.write(empty, Stored(one))
+    with pytest.raises(ConflictError):
+        await store.write(empty, Stored(other))
+    first = await store.read()
+    assert first.stored == Stored(one)
+    await store.write(first, Stored(one, other))
+    with pytest.raises(ConflictError):
+        await store.write(first, Stored(other))
+    second = await store.read()
+    assert second.stored == Stored(one, other)
+    await store.write(second, Stored(other))
+    assert (await store.read()).stored == Stored(other)
 
 
 @pytest.mark.parametrize(
@@ -130,16 +128,19 @@ async def test_a_secret_keeps_certificates_and_refuses_an_outdated_writer(
     ],
 )
 async def test_a_secret_without_a_usable_certificate_is_written_anew(
-    data: dict[str, bytes], words: str, one: ServingCertificate, caplog: pytest.LogCaptureFixture
+    client: Client,
+    data: dict[str, bytes],
+    words: str,
+    one: ServingCertificate,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with APIServer() as server, server.client() as client:
-        await _create(client, data)
-        store = SecretStore(client, "default", "hooks")
-        found = await store.read()
-        assert found.stored is None
-        assert words in caplog.text
-        await store.write(found, Stored(one))
-        assert (await store.read()).stored == Stored(one)
+    await _create(client, data)
+    store = SecretStore(client, "default", "hooks")
+    found = await store.read()
+    assert found.stored is None
+    assert words in caplog.text
+    await store.write(found, Stored(one))
+    assert (await store.read()).stored == Stored(one)
 
 
 async def _create(client: Client, data: dict[str, bytes]) -> None:

@@ -9,35 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from listwatch import Client
 from listwatch.cli import main
 from listwatch.client.client import PatchType
 from listwatch.clock import Clock, FakeClock
 from listwatch.errors import NotFoundError
-from listwatch.resources import definition
 from listwatch.testing import APIServer
 from listwatch.webhooks.certificates import LIFETIME, ServingCertificate, make_certificate
 from listwatch.webhooks.checking import check_webhooks
 from listwatch.webhooks.dispatch import Dispatcher
 from listwatch.webhooks.registration import DEFINITIONS
 from listwatch.webhooks.server import ReviewServer, ServingContext
-from webhooks.websites import Website
 
 DAY = 24 * 3600.0
-
-
-@pytest_asyncio.fixture
-async def server() -> AsyncIterator[APIServer]:
-    async with APIServer() as running:
-        yield running
-
-
-@pytest_asyncio.fixture
-async def client(server: APIServer) -> AsyncIterator[Client]:
-    async with server.client() as made:
-        yield made
 
 
 @contextlib.asynccontextmanager
@@ -233,18 +218,18 @@ async def test_a_service_needs_an_authority(client: Client) -> None:
     assert (await check(client)).startswith("caBundle is empty, and no public authority signs")
 
 
-async def test_conversions_are_checked_too(client: Client) -> None:
+async def test_conversions_are_checked_too(websites: Client) -> None:
     async with serving() as (port, certificate):
-        made = definition(Website)
-        made["spec"]["conversion"] = {
+        conversion = {
             "strategy": "Webhook",
             "webhook": {
                 "clientConfig": by_url(port, bundle(certificate)),
                 "conversionReviewVersions": ["v1"],
             },
         }
-        await client.create(made, resource=DEFINITIONS)
-        (finding,) = await check_webhooks(client, ["websites.example.com"])
+        spec = {"spec": {"conversion": conversion}}
+        await websites.patch(DEFINITIONS, "websites.example.com", spec)
+        (finding,) = await check_webhooks(websites, ["websites.example.com"])
         assert str(finding).startswith("customresourcedefinition websites.example.com: ok, until ")
 
 

@@ -1,16 +1,12 @@
 """The configurations in the cluster: made, kept, changed and removed."""
 
 import base64
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from listwatch import Client
 from listwatch.errors import ConflictError, NotFoundError
-from listwatch.resources import definition
-from listwatch.testing import APIServer
 from listwatch.webhooks import HookOptions
 from listwatch.webhooks.certificates import Authority, ServingCertificate, make_certificate
 from listwatch.webhooks.hooks import AdmissionHook, Target
@@ -50,12 +46,6 @@ def authority() -> Authority:
 @pytest.fixture(scope="module")
 def other() -> ServingCertificate:
     return make_certificate(["b"], NOW)
-
-
-@pytest_asyncio.fixture
-async def client() -> AsyncIterator[Client]:
-    async with APIServer() as server, server.client() as client:
-        yield client
 
 
 async def published(client: Client, plan: Wanted, *authorities: Authority) -> int:
@@ -128,9 +118,9 @@ async def test_without_registering_nothing_is_created(client: Client, authority:
 
 
 async def test_a_definition_converts_by_the_webhook_and_the_rest_of_it_stays(
-    client: Client, authority: Authority
+    websites: Client, authority: Authority
 ) -> None:
-    await client.create(definition(Website))
+    client = websites
     name = "websites.example.com"
     plan = wanted(conversions={name: "/convert/websites", "absent.example.com": "/convert/no"})
     before = (await client.get(DEFINITIONS, name)).to_dict()["spec"]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from listwatch import Client, Manager
 from listwatch.clock import Clock, FakeClock
@@ -22,18 +21,6 @@ from listwatch.webhooks.upkeep import INTERVAL, Upkeep
 from listwatch.webhooks.webhooks import Webhooks
 
 LIFETIME = 3600.0
-
-
-@pytest_asyncio.fixture
-async def server() -> AsyncIterator[APIServer]:
-    async with APIServer() as running:
-        yield running
-
-
-@pytest_asyncio.fixture
-async def client(server: APIServer) -> AsyncIterator[Client]:
-    async with server.client() as made:
-        yield made
 
 
 @contextlib.asynccontextmanager

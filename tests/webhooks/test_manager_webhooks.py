@@ -3,38 +3,24 @@
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, assert_type, cast
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
 from listwatch import Client
 from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.webhooks.client import Endpoint, WebhookCallError
 from listwatch.clock import FakeClock
 from listwatch.errors import InvalidError, StatusError
-from listwatch.resources import ObjectMeta, definition
+from listwatch.resources import ObjectMeta
 from listwatch.runtime import Manager, ManagerError
 from listwatch.testing import APIServer, eventually
 from listwatch.webhooks import AdmissionRequest, Denied, Problem, WebhookOptions
 from webhooks.websites import Website, WebsiteSpec
 
 EXPIRY = "listwatch_webhook_certificate_expiry_timestamp_seconds 1."
-
-
-@pytest_asyncio.fixture
-async def server() -> AsyncIterator[APIServer]:
-    async with APIServer() as running, running.client() as client:
-        await client.create(definition(Website))
-        yield running
-
-
-@pytest_asyncio.fixture
-async def client(server: APIServer) -> AsyncIterator[Client]:
-    async with server.client() as made:
-        yield made
 
 
 def website(name: str, **spec: Any) -> Website:
@@ -58,13 +44,13 @@ def manager(server: APIServer, **options: Any) -> Manager:
 
 
 async def test_the_server_calls_the_hooks_without_any_preparation(
-    server: APIServer, client: Client
+    server: APIServer, websites: Client
 ) -> None:
     async with manager(server):
-        made = await client.create(website("a"))
+        made = await websites.create(website("a"))
         assert made.metadata.labels == {"team": "unknown"}
         with pytest.raises(InvalidError) as refused:
-            await client.create(website("b", host="localhost"))
+            await websites.create(website("b", host="localhost"))
     assert [cause["field"] for cause in refused.value.causes] == ["spec.host"]
     assert refused.value.message == (
         'admission webhook "check-host.websites.example.com" denied the request: '
@@ -73,21 +59,21 @@ async def test_the_server_calls_the_hooks_without_any_preparation(
 
 
 async def test_a_manager_on_this_machine_takes_its_configurations_with_it(
-    server: APIServer, client: Client
+    server: APIServer, websites: Client
 ) -> None:
     async with manager(server):
-        found = (await client.list("validatingwebhookconfigurations")).items
+        found = (await websites.list("validatingwebhookconfigurations")).items
         assert [obj.name for obj in found] == ["sites"]
-    assert (await client.list("validatingwebhookconfigurations")).items == []
-    assert (await client.list("mutatingwebhookconfigurations")).items == []
-    assert (await client.create(website("b", host="localhost"))).metadata.labels == {}
+    assert (await websites.list("validatingwebhookconfigurations")).items == []
+    assert (await websites.list("mutatingwebhookconfigurations")).items == []
+    assert (await websites.create(website("b", host="localhost"))).metadata.labels == {}
 
 
-async def test_metrics_and_readiness_tell_of_the_hooks(server: APIServer, client: Client) -> None:
+async def test_metrics_and_readiness_tell_of_the_hooks(server: APIServer, websites: Client) -> None:
     async with manager(server) as app, aiohttp.ClientSession() as session:
-        await client.create(website("a"))
+        await websites.create(website("a"))
         with pytest.raises(StatusError):
-            await client.create(website("b", host="localhost"))
+            await websites.create(website("b", host="localhost"))
         async with session.get(app.health_url + "/metrics") as response:
             lines = (await response.text()).splitlines()
         async with session.get(app.health_url + "/readyz") as response:
@@ -104,7 +90,7 @@ async def test_metrics_and_readiness_tell_of_the_hooks(server: APIServer, client
     assert "[+] webhooks" in ready
 
 
-async def test_a_hook_may_also_check_a_built_in_kind(server: APIServer, client: Client) -> None:
+async def test_a_hook_may_also_check_a_built_in_kind(server: APIServer, websites: Client) -> None:
     app = Manager("maps", config=server.config, health_port=None)
 
     @app.validate(
@@ -116,14 +102,14 @@ async def test_a_hook_may_also_check_a_built_in_kind(server: APIServer, client: 
     metadata = {"namespace": "default", "labels": {"k": "v"}}
     kept = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept", **metadata}}
     async with app:
-        await client.create(kept)
+        await websites.create(kept)
         with pytest.raises(StatusError, match="denied the request: kept stays") as refused:
-            await client.delete("configmaps", "kept", "default")
+            await websites.delete("configmaps", "kept", "default")
     assert refused.value.code == 403
 
 
 async def test_a_failing_hook_lets_requests_pass_only_if_it_says_so(
-    server: APIServer, client: Client, caplog: pytest.LogCaptureFixture
+    server: APIServer, websites: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = Manager("sites", config=server.config, health_port=None)
 
@@ -137,9 +123,9 @@ async def test_a_failing_hook_lets_requests_pass_only_if_it_says_so(
 
     with caplog.at_level(logging.ERROR):
         async with app:
-            await client.create(website("a"))
+            await websites.create(website("a"))
             with pytest.raises(StatusError) as refused:
-                await client.delete(Website, "a")
+                await websites.delete(Website, "a")
     assert refused.value.code == 500
     assert "failed calling webhook" in refused.value.message
     assert [text.split(",")[0] for text in caplog.messages] == [
@@ -149,55 +135,55 @@ async def test_a_failing_hook_lets_requests_pass_only_if_it_says_so(
 
 
 async def test_two_replicas_share_one_certificate_and_both_serve(
-    server: APIServer, client: Client
+    server: APIServer, websites: Client
 ) -> None:
     async with manager(server, health_port=None) as one, manager(server, health_port=None) as two:
         assert one.webhooks.upkeep is not None
         assert two.webhooks.upkeep is not None
         assert one.webhooks.upkeep.certificate == two.webhooks.upkeep.certificate
-        await client.create(website("a"))
-        secret = await client.get("secrets", "sites-webhooks", "default")
+        await websites.create(website("a"))
+        secret = await websites.get("secrets", "sites-webhooks", "default")
         assert sorted(secret["data"]) == ["ca.crt", "tls.crt", "tls.key"]
 
 
-async def test_a_service_is_called_by_its_name(server: APIServer, client: Client) -> None:
+async def test_a_service_is_called_by_its_name(server: APIServer, websites: Client) -> None:
     options = WebhookOptions(service="web/hooks", port=0, host="127.0.0.1")
     app = manager(server, health_port=None, webhooks=options)
     async with app:
         server.add_service("web/hooks", "127.0.0.1", app.webhooks.port)
         # The manager's own namespace is left out.
-        assert (await client.create(website("a"))).metadata.labels == {}
+        assert (await websites.create(website("a"))).metadata.labels == {}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}}
-        await client.create(namespace)
-        made = await client.create(website("a"), namespace="other")
+        await websites.create(namespace)
+        made = await websites.create(website("a"), namespace="other")
         assert made.metadata.labels == {"team": "unknown"}
     # Other replicas may still serve.
-    assert (await client.get("validatingwebhookconfigurations", "sites")).name == "sites"
+    assert (await websites.get("validatingwebhookconfigurations", "sites")).name == "sites"
 
 
 async def test_a_test_replaces_the_service_that_a_program_names(
-    server: APIServer, client: Client
+    server: APIServer, websites: Client
 ) -> None:
     app = manager(server, webhooks=WebhookOptions(service="hooks"))
     app.configure(webhooks=WebhookOptions())
     async with app:
-        assert (await client.create(website("a"))).metadata.labels == {"team": "unknown"}
+        assert (await websites.create(website("a"))).metadata.labels == {"team": "unknown"}
 
 
 async def test_a_configuration_that_somebody_breaks_is_mended(
-    server: APIServer, client: Client
+    server: APIServer, websites: Client
 ) -> None:
     async with manager(server, health_port=None) as app:
-        await client.delete("mutatingwebhookconfigurations", "sites")
+        await websites.delete("mutatingwebhookconfigurations", "sites")
         assert app.webhooks.upkeep is not None
         app.webhooks.upkeep.lead(leads=True)  # look now, not in half a minute
 
         async def is_back() -> bool:
-            await client.get("mutatingwebhookconfigurations", "sites")
+            await websites.get("mutatingwebhookconfigurations", "sites")
             return True
 
         await eventually(is_back, "the configuration is back", ignoring=StatusError)
-        made = await client.create(website("a"))
+        made = await websites.create(website("a"))
     assert made.metadata.labels == {"team": "unknown"}
 
 
@@ -211,24 +197,22 @@ def test_two_hooks_can_not_have_one_name() -> None:
         app.mutate(Website, name="check")(lambda _: None)
 
 
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ("refusing", "connect: connection refused"),
-        ("garbage", "couldn't get version/kind"),
-        ("expired", "x509: certificate has expired or is not yet valid"),
-    ],
-)
 async def test_webhooks_that_fail_refuse_requests_until_they_are_healed(
-    server: APIServer, client: Client, how: Any, words: str
+    server: APIServer, websites: Client
 ) -> None:
+    failures: dict[Any, str] = {
+        "refusing": "connect: connection refused",
+        "garbage": "couldn't get version/kind",
+        "expired": "x509: certificate has expired or is not yet valid",
+    }
     async with manager(server, health_port=None):
-        server.fail_webhooks(how)
-        with pytest.raises(StatusError, match=words) as refused:
-            await client.create(website("a"))
-        assert refused.value.code == 500
+        for how, words in failures.items():
+            server.fail_webhooks(how)
+            with pytest.raises(StatusError, match=words) as refused:
+                await websites.create(website("a"))
+            assert refused.value.code == 500
         server.heal_webhooks()
-        assert (await client.create(website("a"))).metadata.labels == {"team": "unknown"}
+        assert (await websites.create(website("a"))).metadata.labels == {"team": "unknown"}
 
 
 async def test_slow_webhooks_run_into_their_time_limit_or_answer_once_healed() -> None:
@@ -252,27 +236,21 @@ async def test_slow_webhooks_run_into_their_time_limit_or_answer_once_healed() -
     server.close()
 
 
-def test_an_unknown_way_to_fail_is_refused() -> None:
-    with APIServer() as server, pytest.raises(ValueError, match="Invalid enum value 'lazy'"):
+def test_an_unknown_way_to_fail_is_refused(server: APIServer) -> None:
+    with pytest.raises(ValueError, match="Invalid enum value 'lazy'"):
         server.fail_webhooks(cast("Any", "lazy"))
 
 
-def test_a_program_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_without_the_extra_says_what_to_install(
+    server: APIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with APIServer() as server, pytest.raises(ManagerError) as refused:
+    with pytest.raises(ManagerError) as refused:
         asyncio.run(manager(server, health_port=None).serve())
     assert str(refused.value) == (
         "the manager failed: webhooks require cryptography for their certificates: "
         "run pip install 'listwatch[webhooks]'"
     )
-
-
-async def test_a_server_in_another_thread_calls_the_hooks_too(apiserver: APIServer) -> None:
-    async with apiserver.client() as client:
-        await client.create(definition(Website))
-        async with manager(apiserver, health_port=None):
-            made = await client.create(website("a"))
-    assert made.metadata.labels == {"team": "unknown"}
 
 
 def test_decorators_keep_the_types_of_functions() -> None:
