@@ -1,9 +1,12 @@
 """Worlds, faults, and the search among them."""
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 
 import pytest
 
+from listwatch.client import Client, Config
 from listwatch.runtime import Manager
 from listwatch.simulation.determinism import Machine
 from listwatch.simulation.faults import FAULTS, Plan, TokenError, chosen
@@ -171,3 +174,35 @@ def test_a_token_is_the_text_of_its_plan() -> None:
 def test_an_unknown_fault_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="no fault is called 'leg'; there are crash-before,"):
         chosen(["leg"])
+
+
+def test_a_client_of_any_making_reaches_the_simulated_server(worlds_of: WorldsOf) -> None:
+    made: list[str] = []
+
+    async def main() -> None:
+        given = Config(server="https://elsewhere.example.com", namespace="kube-system")
+        for client in (Client(given), Client.from_config(), Client.from_config(given)):
+            async with client:
+                found = await client.get("namespaces", "default")
+                made.append(f"{client.config.namespace} {found.name}")
+
+    async def scenario(world: World) -> None:
+        await world.settle()
+
+    assert worlds_of(main, scenario).run(Plan()).violations == []
+    assert made == ["kube-system default", "default default", "kube-system default"]
+
+
+def test_a_refused_socket_is_a_violation_even_if_the_program_takes_it_for_a_broken_connection(
+    worlds_of: WorldsOf,
+) -> None:
+    async def main() -> None:
+        with contextlib.suppress(Exception):
+            await asyncio.open_connection("127.0.0.1", 1)
+
+    async def scenario(world: World) -> None:
+        await world.settle()
+
+    violations = worlds_of(main, scenario).run(Plan()).violations
+    assert [each.oracle for each in violations] == ["unsupported"]
+    assert "use Client.from_config()" in violations[0].words

@@ -6,8 +6,6 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
-import msgspec
-
 from listwatch.client.auth import Authenticator
 from listwatch.client.calls import (
     MAX_RETRY_AFTER,
@@ -28,7 +26,6 @@ from listwatch.client.discovery import Discovery
 from listwatch.client.finalizers import change_finalizers, with_finalizer, without_finalizer
 from listwatch.client.http import HTTP, RequestHook
 from listwatch.client.kubeconfig import load_config
-from listwatch.client.reach import current_reach
 from listwatch.client.reading import Reads
 from listwatch.client.resource import Resource
 from listwatch.client.typed_objects import (
@@ -120,14 +117,6 @@ class Client(Reads):
         Raises:
             ConfigError: the configuration is missing or invalid.
         """
-        reach = current_reach.get()
-        if reach is not None:
-            where = reach.config
-            if config is not None:
-                where = msgspec.structs.replace(
-                    where, namespace=config.namespace, user_agent=config.user_agent
-                )
-            return cls(where, clock=clock, connections=reach.connections)
         return cls(load_config() if config is None else config, clock=clock)
 
     def through(self, http: HTTP) -> "Client":

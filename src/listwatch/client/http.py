@@ -31,6 +31,7 @@ from listwatch.client.connections import MAX_WORDS, Connections, Pool, Response
 from listwatch.client.credentials import user_agent
 from listwatch.client.prober import Prober
 from listwatch.client.proxy import proxy_for
+from listwatch.client.reach import current_reach
 from listwatch.client.request_statistics import NO_RESPONSE, RequestStatistics
 from listwatch.client.tls import make_ssl_context
 from listwatch.clock import Clock
@@ -138,6 +139,8 @@ class HTTP:
         hooks: Iterable[RequestHook] = (),
         connections: Connections | None = None,
     ) -> None:
+        if connections is None and (reach := current_reach.get()) is not None:
+            config, connections = reach.config_like(config), reach.connections
         self.config = config
         self._clock = Clock() if clock is None else clock
         self._auth = (

@@ -3,6 +3,8 @@
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from listwatch.client.config import Config
 
 if TYPE_CHECKING:
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Reach:
-    """The server and the connections of every client made by `Client.from_config`.
+    """The server and the connections of every client that is not given connections.
 
     Args:
         config: replaces the given or loaded configuration; a given one keeps its namespace and
@@ -21,6 +23,12 @@ class Reach:
     def __init__(self, config: Config, connections: "Connections") -> None:
         self.config = config
         self.connections = connections
+
+    def config_like(self, config: Config) -> Config:
+        """Return the configuration to use instead of another."""
+        return msgspec.structs.replace(
+            self.config, namespace=config.namespace, user_agent=config.user_agent
+        )
 
 
 #: None to use the given or loaded configuration.

@@ -132,6 +132,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._is_abandoned = False
         self.set_task_factory(self._make_task)
         self.set_exception_handler(self._on_exception)
+        #: What was refused.
+        self.refusals: list[str] = []
         #: Exceptions that no code handled.
         self.unhandled: list[dict[str, Any]] = []
 
@@ -324,8 +326,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def refuse(what: str, remedy: str) -> NoReturn:
-    """Raise a `SimulationError` about what a simulation can't repeat."""
-    raise SimulationError(f"in a simulation {what}, which can't be repeated exactly: {remedy}")
+    """Raise a `SimulationError` about what a simulation can't repeat.
+
+    The loop remembers it, because the program may take it for a broken connection.
+    """
+    words = f"in a simulation {what}, which can't be repeated exactly: {remedy}"
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, VirtualLoop):
+        loop.refusals.append(words)
+    raise SimulationError(words)
 
 
 def _close(coroutine: object) -> None:

@@ -298,6 +298,8 @@ class World:
             words = verdict_of(check, self.requests)
             if words:
                 self.object_to("invariant", words)
+        for words in self.loop.refusals:
+            self.object_to("unsupported", words)
         for context in self.loop.unhandled:
             error = context.get("exception")
             if isinstance(error, Exception):
