@@ -15,6 +15,7 @@ from listwatch.errors import (
     NotFoundError,
 )
 from listwatch.objects import Object
+from listwatch.runtime.event_bodies import reference
 from listwatch.runtime.event_correlation import (
     COMBINED,
     CoreCorrelator,
@@ -27,7 +28,7 @@ from listwatch.runtime.event_correlation import (
     SpamFilter,
     WrittenEvent,
 )
-from listwatch.runtime.events import QUEUE_LIMIT, EventRecorder, reference
+from listwatch.runtime.events import QUEUE_LIMIT, EventRecorder
 from listwatch.runtime.key_limits import Lru
 
 POD = Object.from_dict(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from listwatch.runtime.crash import (
         handle_crash,
     )
+    from listwatch.runtime.event_correlation import EventLimits, ObjectReference
     from listwatch.runtime.events import (
         EventRecorder,
     )
@@ -80,6 +81,7 @@ __all__ = [
     "ClusterReconciler",
     "ClusterStatus",
     "Clusters",
+    "EventLimits",
     "EventRecorder",
     "LeaderElector",
     "LeadershipGuard",
@@ -87,6 +89,7 @@ __all__ = [
     "LeaseTimings",
     "Manager",
     "ManagerError",
+    "ObjectReference",
     "OwnershipError",
     "Predicate",
     "Reaper",
@@ -137,6 +140,7 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.runtime.clusters.clusters": "ClusterStatus Clusters",
         "listwatch.runtime.clusters.finding": "in_kubeconfig in_secrets polled",
         "listwatch.runtime.crash": "handle_crash",
+        "listwatch.runtime.event_correlation": "EventLimits ObjectReference",
         "listwatch.runtime.events": "EventRecorder",
         "listwatch.runtime.leader_election": "LeaderElector",
         "listwatch.runtime.leading": "LeadershipGuard LeadershipLostError",

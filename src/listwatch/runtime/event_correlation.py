@@ -6,22 +6,40 @@ of a series lacks the object's resourceVersion, which would end a series at ever
 object.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import msgspec
 
 from listwatch.runtime.key_limits import KeyLimits, Lru
 
-#: Burst of events per source, object and type, and seconds per event after it.
-SPAM_BURST = 25
-SPAM_INTERVAL = 300.0
-#: This many different messages within this many seconds are combined into one event.
-SIMILAR_MESSAGES = 10
-SIMILAR_SECONDS = 600.0
 COMBINED = "(combined from similar events): "
-#: Seconds after which a series' count is written again, or a quiet series ends.
-REFRESH_SECONDS = 1800.0
-FINISH_SECONDS = 360.0
+
+
+class EventLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How floods of events are cut and similar ones combined; by default as client-go does.
+
+    Attributes:
+        spam_burst: events of one source, object and type that are written without a pause.
+        spam_interval: seconds per event after that.
+        similar_messages: this many different messages are combined into one event (core/v1 only).
+        similar_seconds: time within which they count as similar.
+        refresh_seconds: time after which a series' count is written again.
+        finish_seconds: time after which a quiet series ends.
+    """
+
+    spam_burst: int = 25
+    spam_interval: float = 300.0
+    similar_messages: int = 10
+    similar_seconds: float = 600.0
+    refresh_seconds: float = 1800.0
+    finish_seconds: float = 360.0
+
+    def __post_init__(self) -> None:
+        if self.spam_burst < 1 or self.similar_messages < 2:
+            raise ValueError(
+                "spam_burst must be at least 1 and similar_messages at least 2, not "
+                f"{self.spam_burst} and {self.similar_messages}"
+            )
 
 
 class ObjectReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -60,6 +78,7 @@ class Occurrence(msgspec.Struct, frozen=True):
     #: Seconds since 1970, and by the monotonic clock.
     time: float = 0.0
     at: float = 0.0
+    annotations: Mapping[str, str] = {}
 
     @property
     def similar(self) -> tuple[Hashable, ...]:
@@ -110,8 +129,9 @@ class Drop(msgspec.Struct, frozen=True):
 class SpamFilter:
     """A token bucket per source, object and type."""
 
-    def __init__(self) -> None:
-        self._buckets: KeyLimits[Hashable] = KeyLimits(SPAM_BURST, SPAM_INTERVAL)
+    def __init__(self, limits: EventLimits | None = None) -> None:
+        limits = limits or EventLimits()
+        self._buckets: KeyLimits[Hashable] = KeyLimits(limits.spam_burst, limits.spam_interval)
 
     def accepts(self, occurrence: Occurrence) -> bool:
         """Take a token, if there is one."""
@@ -135,22 +155,23 @@ class CoreCorrelator:
     As in client-go, dropped repetitions count too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: EventLimits | None = None) -> None:
+        self._limits = limits or EventLimits()
         self._similar: Lru[Hashable, _Similar] = Lru()
         self._written: Lru[Hashable, WrittenEvent] = Lru()
         self._unwritten: Lru[Hashable, _Unwritten] = Lru()
-        self._spam = SpamFilter()
+        self._spam = SpamFilter(self._limits)
 
     def decide(self, occurrence: Occurrence) -> Create | Count | Drop:
         """Return what to write."""
         key: Hashable = occurrence.similar
         similar = self._similar.get(key)
-        if similar is None or occurrence.at - similar.at > SIMILAR_SECONDS:
+        if similar is None or occurrence.at - similar.at > self._limits.similar_seconds:
             similar = _Similar({}, occurrence.at)
         similar.at = occurrence.at
         similar.messages[occurrence.message] = None
         self._similar.put(key, similar)
-        if len(similar.messages) >= SIMILAR_MESSAGES:
+        if len(similar.messages) >= self._limits.similar_messages:
             similar.messages.pop(next(iter(similar.messages)))  # keeps the bound
             occurrence = msgspec.structs.replace(occurrence, message=COMBINED + occurrence.message)
         else:
@@ -191,15 +212,16 @@ class CoreCorrelator:
 class SeriesCorrelator:
     """The rules for events.k8s.io/v1: a repetition starts a series, counted in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: EventLimits | None = None) -> None:
+        self._limits = limits or EventLimits()
         self._written: Lru[Hashable, WrittenEvent] = Lru()
-        self._spam = SpamFilter()
+        self._spam = SpamFilter(self._limits)
 
     def decide(self, occurrence: Occurrence) -> Create | Count | Drop:
         """Return what to write."""
         key = occurrence.similar
         written = self._written.get(key)
-        if written is None or occurrence.at - written.last_at > FINISH_SECONDS:
+        if written is None or occurrence.at - written.last_at > self._limits.finish_seconds:
             return Create(key, occurrence) if self._spam.accepts(occurrence) else Drop(spam=True)
         written.count += 1
         written.last_time, written.last_at = occurrence.time, occurrence.at
@@ -217,9 +239,9 @@ class SeriesCorrelator:
         """Return the counts that were delayed and are due; forget the series that have ended."""
         due = []
         for key, written in self._written.items():
-            is_over = now - written.last_at > FINISH_SECONDS
+            is_over = now - written.last_at > self._limits.finish_seconds
             if written.count > written.written_count and (
-                is_over or now - written.written_at >= REFRESH_SECONDS
+                is_over or now - written.written_at >= self._limits.refresh_seconds
             ):
                 due.append(Count(key, written))
             if is_over:
@@ -231,3 +253,8 @@ class SeriesCorrelator:
 
 
 Correlator = CoreCorrelator | SeriesCorrelator
+
+
+def make_correlator(api: str, limits: EventLimits | None = None) -> Correlator:
+    """Return the rules for an API, "v1" or "events.k8s.io/v1"."""
+    return CoreCorrelator(limits) if api == "v1" else SeriesCorrelator(limits)

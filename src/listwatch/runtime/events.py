@@ -7,34 +7,37 @@ import logging
 import socket
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import msgspec
 
 from listwatch.backoff import EVENT, retry
-from listwatch.client.typed_objects import object_of
 from listwatch.clock import Clock
 from listwatch.errors import (
     AlreadyExistsError,
     DisconnectedError,
-    ListWatchError,
     NotFoundError,
     StatusError,
 )
 from listwatch.objects import Object
 from listwatch.printable import printable
-from listwatch.runtime.api_time import api_time, micro_time
+from listwatch.runtime.event_bodies import (
+    WORD_LIMIT,
+    Reporter,
+    count_patch,
+    cut,
+    event_body,
+    occurrence_of,
+)
 from listwatch.runtime.event_correlation import (
-    CoreCorrelator,
-    Correlator,
     Count,
     Create,
-    ObjectReference,
+    EventLimits,
     Occurrence,
-    SeriesCorrelator,
     WrittenEvent,
+    make_correlator,
 )
 from listwatch.selector import qualified_name_problems, subdomain_problems
 
@@ -48,9 +51,6 @@ QUEUE_LIMIT = 1000
 #: Maximum concurrent requests, and the time limit of one in seconds.
 WRITES_AT_ONCE = 8
 REQUEST_SECONDS = 30.0
-# In bytes, as the server counts.
-_NOTE_LIMIT = 1024
-_WORD_LIMIT = 128
 _NAME_LIMIT = 253
 _SERIES_SECONDS = 60.0
 
@@ -109,40 +109,6 @@ class EventRecorderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     remembered: int
 
 
-def reference(obj: object, field_path: str = "") -> ObjectReference:
-    """Return a reference to an object.
-
-    Raises:
-        ListWatchError: the object has no kind, apiVersion or name.
-        TypeError: it is neither an `Object`, a mapping, nor of a resource type.
-    """
-    if not isinstance(obj, Mapping):
-        obj = object_of(obj)
-        found = ObjectReference(
-            obj.api_version,
-            obj.kind,
-            obj.namespace,
-            obj.name,
-            obj.uid,
-            obj.resource_version,
-            field_path,
-        )
-    else:
-        meta = obj.get("metadata") or {}
-        found = ObjectReference(
-            str(obj.get("apiVersion") or ""),
-            str(obj.get("kind") or ""),
-            str(meta.get("namespace") or ""),
-            str(meta.get("name") or ""),
-            str(meta.get("uid") or ""),
-            str(meta.get("resourceVersion") or ""),
-            field_path,
-        )
-    if not (found.api_version and found.kind and found.name):
-        raise ListWatchError("an event needs an object with apiVersion, kind and metadata.name")
-    return found
-
-
 class EventRecorder:
     """Writes events in the background.
 
@@ -162,6 +128,9 @@ class EventRecorder:
         instance: the reporting instance; by default this host's name.
         api: "events.k8s.io/v1" counts a series in memory and writes its count rarely; "v1" writes
             each repetition, for old tools and servers.
+        limits: how floods are cut.
+        more_sinks: also write all events there, such as to another cluster. Each has its own queue
+            and limits: one that is slow or away delays and costs no other.
         clock: the time.
         flush_seconds: how long leaving the `async with` may take.
 
@@ -176,6 +145,8 @@ class EventRecorder:
         *,
         instance: str = "",
         api: Literal["events.k8s.io/v1", "v1"] = "events.k8s.io/v1",
+        limits: EventLimits | None = None,
+        more_sinks: Sequence[EventClient] = (),
         clock: Clock | None = None,
         flush_seconds: float = 2.0,
     ) -> None:
@@ -185,12 +156,16 @@ class EventRecorder:
                 f"{component!r}: {problems[0]}"
             )
         self._client = client
-        self._component = component
-        self._instance = _cut(instance or socket.gethostname(), _WORD_LIMIT)
+        instance = cut(instance or socket.gethostname(), WORD_LIMIT)
+        self._reporter = Reporter(component, instance, api)
         self._api = api
+        self._others = [
+            EventRecorder(sink, component, instance=instance, api=api, limits=limits, clock=clock)
+            for sink in more_sinks
+        ]
         self._clock = clock or Clock()
         self._flush_seconds = flush_seconds
-        self._correlator: Correlator = SeriesCorrelator() if api != "v1" else CoreCorrelator()
+        self._correlator = make_correlator(api, limits)
         # A deque's append and popleft are atomic, so any thread may report.
         self._queue: deque[Occurrence] = deque()
         # The events waiting for each object, in order; one task per object writes them.
@@ -217,37 +192,44 @@ class EventRecorder:
         *,
         action: str = "",
         related: object = None,
+        field_path: str = "",
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
         """Report an event about an object.
 
         Args:
             obj: an `Object`, a mapping or an object of a resource type, with kind, apiVersion, name
-                and preferably a uid.
+                and preferably a uid; or an `ObjectReference`.
             type: "Normal" or "Warning".
             reason: one word in CamelCase, for machines, such as "ScaledUp".
             message: for people; cut after 1,024 bytes.
             action: the action taken, in CamelCase; by default the reason.
             related: another object that was involved.
+            field_path: the part of the object, such as "spec.containers{web}".
+            annotations: of the event, for machines.
 
         Raises:
             ValueError: another type, or no reason.
             ListWatchError: the object lacks kind, apiVersion or name.
             TypeError: the object is of another type.
         """
-        if type not in {"Normal", "Warning"} or not reason:
-            raise ValueError(
-                f"an event needs a reason and the type Normal or Warning, not {reason!r}, {type!r}"
-            )
-        occurrence = Occurrence(
-            reference(obj),
+        occurrence = occurrence_of(
+            obj,
             type,
-            _cut(reason, _WORD_LIMIT),
-            _cut(message, _NOTE_LIMIT),
-            _cut(action or reason, _WORD_LIMIT),
-            reference(related) if related is not None else None,
-            self._clock.time(),
-            self._clock.now(),
+            reason,
+            message,
+            action=action,
+            related=related,
+            field_path=field_path,
+            annotations=annotations,
+            clock=self._clock,
         )
+        self.accept(occurrence)
+        for other in self._others:
+            other.accept(occurrence)
+
+    def accept(self, occurrence: Occurrence) -> None:
+        """Queue what was reported, for this sink; any thread may call this."""
         if len(self._queue) + self._waiting >= QUEUE_LIMIT:
             self._overflowed += 1
             return
@@ -259,6 +241,15 @@ class EventRecorder:
 
     async def run(self) -> None:
         """Write events until cancelled. Events still waiting are not written."""
+        if not self._others:
+            await self._run()
+            return
+        async with asyncio.TaskGroup() as group:
+            _ = group.create_task(self._run())
+            for other in self._others:
+                _ = group.create_task(other.run())
+
+    async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         next_series = self._clock.now() + _SERIES_SECONDS
         try:
@@ -335,9 +326,19 @@ class EventRecorder:
         if self._queue:
             self._idle.clear()
         await self._idle.wait()
+        for other in self._others:
+            await other.flush()
 
     def statistics(self) -> EventRecorderStatistics:
-        """Return the current state; any thread may call this."""
+        """Return the current state, summed over all sinks; any thread may call this."""
+        own = self._statistics()
+        if not self._others:
+            return own
+        parts = [own, *(other.statistics() for other in self._others)]
+        names = own.__struct_fields__
+        return EventRecorderStatistics(**{n: sum(getattr(p, n) for p in parts) for n in names})
+
+    def _statistics(self) -> EventRecorderStatistics:
         return EventRecorderStatistics(
             queued=len(self._queue) + self._waiting,
             written=self._written,
@@ -392,7 +393,8 @@ class EventRecorder:
         occurrence = what.occurrence
         namespace = occurrence.regarding.namespace or "default"
         first = occurrence.time if what.first_time is None else what.first_time
-        body = self._body({"name": name, "namespace": namespace}, what, first)
+        metadata = {"name": name, "namespace": namespace}
+        body = event_body(self._reporter, metadata, what, first)
         with contextlib.suppress(AlreadyExistsError):  # an earlier try succeeded
             await self._client.create(body)
         self._correlator.wrote(
@@ -413,15 +415,7 @@ class EventRecorder:
     async def _count(self, what: Count) -> None:
         written = what.written
         count = written.count
-        patch: dict[str, Any]
-        if self._api == "v1":
-            patch = {"count": count, "lastTimestamp": api_time(written.last_time)}
-            if what.occurrence is not None:
-                patch["message"] = _cut(what.occurrence.message, _NOTE_LIMIT)
-        else:
-            patch = {
-                "series": {"count": count, "lastObservedTime": micro_time(written.last_time)},
-            }
+        patch = count_patch(self._api, what)
         try:
             await self._client.patch(self._api, written.namespace, written.name, patch)
         except NotFoundError:
@@ -435,55 +429,12 @@ class EventRecorder:
         written.written_count = count
         written.written_at = self._clock.now()
 
-    def _body(self, metadata: dict[str, Any], what: Create, first: float) -> dict[str, Any]:
-        occurrence = what.occurrence
-        note = _cut(occurrence.message, _NOTE_LIMIT)  # "combined …" may have made it longer
-        regarding = msgspec.to_builtins(occurrence.regarding)
-        event: dict[str, Any] = {
-            "metadata": metadata,
-            "type": occurrence.type,
-            "reason": occurrence.reason,
-            "action": occurrence.action,
-            "reportingInstance": self._instance,
-        }
-        if occurrence.related is not None:
-            event["related"] = msgspec.to_builtins(occurrence.related)
-        if self._api == "v1":
-            return event | {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "involvedObject": regarding,
-                "message": note,
-                "source": {"component": self._component, "host": self._instance},
-                "reportingComponent": self._component,
-                "firstTimestamp": api_time(first),
-                "lastTimestamp": api_time(occurrence.time),
-                "count": what.count,
-            }
-        return event | {
-            "apiVersion": self._api,
-            "kind": "Event",
-            "regarding": regarding,
-            "note": note,
-            "reportingController": self._component,
-            "eventTime": micro_time(occurrence.time),
-        }
-
 
 def _may_try_again(error: Exception) -> bool:
     """Return whether the server gave no answer, so that another try may help."""
     if isinstance(error, StatusError):
         return False  # as client-go: the server answered, so it had the event
     return isinstance(error, DisconnectedError | TimeoutError | OSError)
-
-
-def _cut(text: str, limit: int) -> str:
-    """Cut a text to this many bytes of UTF-8; half characters become question marks."""
-    data = text.encode("utf-8", "replace")
-    if len(data) <= limit:
-        return data.decode()
-    dots = "..." if limit == _NOTE_LIMIT else ""
-    return data[: limit - len(dots)].decode("utf-8", "ignore") + dots
 
 
 def component_of(name: str) -> str:

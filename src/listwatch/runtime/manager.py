@@ -33,7 +33,8 @@ from listwatch.runtime.api_time import api_time
 from listwatch.runtime.cache_options import DefaultCacheOptions
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.candidate import ElectionEvent, LeaseTimings
-from listwatch.runtime.events import ClientEvents, EventRecorder, component_of
+from listwatch.runtime.event_correlation import EventLimits
+from listwatch.runtime.events import ClientEvents, EventClient, EventRecorder, component_of
 from listwatch.runtime.fencing import fenced
 from listwatch.runtime.health import Check, HealthServer, Page, checked
 from listwatch.runtime.held import Loading, current_loading
@@ -110,6 +111,8 @@ class Manager(DeclaresWebhooks):
         health_host: the address of health and metrics.
         health_port: 0 for a free port, None to serve neither.
         event_api: see `EventRecorder`.
+        event_limits: how floods of events are cut.
+        event_sinks: events are also written there.
         grace: seconds for running reconciles at the end.
         start_timeout: seconds within which the server must respond and have all resources.
         reads_own_writes: reconcile a key again only when the caches contain what its last reconcile
@@ -138,6 +141,8 @@ class Manager(DeclaresWebhooks):
         health_host: str = "127.0.0.1",
         health_port: int | None = 0,
         event_api: Literal["events.k8s.io/v1", "v1"] = "events.k8s.io/v1",
+        event_limits: EventLimits | None = None,
+        event_sinks: Sequence[EventClient] = (),
         grace: float = 30.0,
         start_timeout: float = 120.0,
         reads_own_writes: bool = True,
@@ -163,6 +168,8 @@ class Manager(DeclaresWebhooks):
         self._health_host = health_host
         self._health_port = health_port
         self.event_api: Literal["events.k8s.io/v1", "v1"] = event_api
+        self._event_limits = event_limits
+        self._event_sinks = event_sinks
         self._start_timeout = start_timeout
         self._own_writes_timeout = own_writes_timeout if reads_own_writes else None
         self._history_bytes = history_bytes
@@ -629,6 +636,8 @@ class Manager(DeclaresWebhooks):
                 ClientEvents(client),
                 component_of(self.name),
                 api=self.event_api,
+                limits=self._event_limits,
+                more_sinks=self._event_sinks,
                 clock=self._clock,
             )
         )

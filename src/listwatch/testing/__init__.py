@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         FakeListWatch,
         pod,
     )
+    from listwatch.testing.fake_recorder import FakeRecorder
     from listwatch.testing.fault_proxy import (
         FaultProxy,
         FaultProxyStatistics,
@@ -75,6 +76,7 @@ __all__ = [
     "FakeClock",
     "FakeControllerSource",
     "FakeListWatch",
+    "FakeRecorder",
     "Fault",
     "FaultProxy",
     "FaultProxyStatistics",
@@ -109,6 +111,7 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.clock": "FakeClock",
         "listwatch.testing.api_server": "APIServer",
         "listwatch.testing.fake_controller_source": "FakeControllerSource FakeListWatch pod",
+        "listwatch.testing.fake_recorder": "FakeRecorder",
         "listwatch.testing.fault_proxy": "FaultProxy FaultProxyStatistics",
         "listwatch.testing.load_balancer_conformance": (
             "LoadBalancerConformance ask ask_udp free_port make_service "
