@@ -105,3 +105,31 @@ async def test_nobody_is_checked_until_a_binding_names_them(client: Client) -> N
     await client.call("DELETE", f"{pods}/x", headers=ALICE, expect=403)
     # Without impersonation, every request is allowed.
     await client.call("DELETE", f"{pods}/x", expect=404)
+
+
+async def test_flow_schemas_refer_to_the_priority_levels(client: Client) -> None:
+    path = "/apis/flowcontrol.apiserver.k8s.io/v1"
+    schemas = (await client.call("GET", f"{path}/flowschemas", expect=200))["items"]
+    levels = (await client.call("GET", f"{path}/prioritylevelconfigurations", expect=200))["items"]
+    assert len(schemas) == 13
+    assert {each["metadata"]["name"]: each["spec"]["type"] for each in levels} == {
+        "catch-all": "Limited",
+        "exempt": "Exempt",
+        "global-default": "Limited",
+        "leader-election": "Limited",
+        "node-high": "Limited",
+        "system": "Limited",
+        "workload-high": "Limited",
+        "workload-low": "Limited",
+    }
+    named = {each["spec"]["priorityLevelConfiguration"]["name"] for each in schemas}
+    assert named == {each["metadata"]["name"] for each in levels}
+    for schema in schemas:
+        (dangling,) = schema["status"]["conditions"]
+        assert (dangling["type"], dangling["status"]) == ("Dangling", "False")
+        assert dangling["lastTransitionTime"] == schema["metadata"]["creationTimestamp"]
+    # written again as they are, they stay: they are valid, and defaults add nothing
+    for schema in schemas:
+        name = schema["metadata"]["name"]
+        again = await client.call("PUT", f"{path}/flowschemas/{name}", schema, expect=200)
+        assert again["metadata"]["resourceVersion"] == schema["metadata"]["resourceVersion"]

@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
+from listwatch.apiserver.bootstrap.flow_control import flow_schemas, priority_levels
 from listwatch.apiserver.bootstrap.roles import ROLES
 from listwatch.apiserver.kinds.catalog import apply_defaults
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import Registry, WriteContext
-from listwatch.apiserver.storage.store import Storage
+from listwatch.apiserver.storage.store import Entry, Storage
 from listwatch.clock import FakeClock
 from listwatch.schema.facts import facts
 
@@ -35,6 +36,9 @@ _PRIORITIES = (
         "Used for system critical pods that must not be moved from their current node.",
     ),
 )
+_FLOW_CONTROL = "flowcontrol.apiserver.k8s.io"
+#: The part of a server that checks flow schemas.
+_CONSUMER = "api-priority-and-fairness-config-consumer-v1"
 _OWN_LABELS = {"component": "apiserver", "provider": "kubernetes"}
 #: A server's usual port, used in its Service.
 _PORT = 6443
@@ -46,6 +50,10 @@ def _objects(authority: str) -> Iterator[tuple[str, str, Object]]:
         yield "", "namespaces", {"metadata": {"name": name}}
     for plural, obj in ROLES:
         yield "rbac.authorization.k8s.io", plural, obj
+    for obj in priority_levels():
+        yield _FLOW_CONTROL, "prioritylevelconfigurations", obj
+    for obj in flow_schemas():
+        yield _FLOW_CONTROL, "flowschemas", obj
     for name, value, description in _PRIORITIES:
         yield (
             "scheduling.k8s.io",
@@ -99,8 +107,22 @@ def _packed(authority: str) -> tuple[tuple[str, str, bytes], ...]:
         obj = copy.deepcopy(fact)
         apply_defaults(resource, obj)
         entry = registry.create(resource, obj["metadata"].get("namespace", ""), obj, context)
+        if "status" in fact:
+            entry = _with_status(registry, resource, entry, fact["status"])
         packed.append((group, plural, entry.data))
     return tuple(packed)
+
+
+def _with_status(registry: Registry, resource: APIResource, entry: Entry, status: Object) -> Entry:
+    """Write the status of a new object, as the program does that owns it."""
+    context = WriteContext(manager=_CONSUMER, subresource="status")
+    place = entry.namespace, entry.name
+
+    def produce(old: Object | None, _: Entry | None) -> Object:
+        return {**(old or {}), "status": copy.deepcopy(status)}
+
+    updated, _ = registry.update(resource, *place, produce, context, is_put=False)
+    return updated
 
 
 def _resource(table: ResourceTable, group: str, plural: str) -> APIResource:
@@ -128,6 +150,8 @@ def bootstrap(registry: Registry, table: ResourceTable, authority: str = "") -> 
             metadata["creationTimestamp"] = stamp
             for owner in metadata.get("managedFields", ()):
                 owner["time"] = stamp
+            for told in obj.get("status", {}).get("conditions", ()):
+                told["lastTransitionTime"] = stamp
             registry.store_as_is(resource, obj)
 
 
