@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from listwatch.clock import Clock
@@ -37,7 +38,7 @@ class KeyHistory:
     __slots__ = ("own_wakes", "records", "size", "total")
 
     def __init__(self) -> None:
-        self.records: deque[ReconcileRecord] = deque()
+        self.records: list[ReconcileRecord] = []
         #: The number of reconciles in a row that the key's own writes woke.
         self.own_wakes = 0
         #: The number of all reconciles, including dropped ones.
@@ -169,7 +170,7 @@ class History:
         known.records.append(record)
         size = record.size
         if len(known.records) > RECORDS_PER_KEY:
-            dropped = known.records.popleft()
+            dropped = known.records.pop(0)
             size -= dropped.size
             dropped.drop_states()  # `failures` may keep it
         known.size += size
@@ -210,6 +211,15 @@ class History:
     def keys(self) -> list[str]:
         """Return the keys of which anything is known, those in trouble first."""
         return [*reversed(self._troubled), *reversed(self._quiet)]
+
+    def recent(self, limit: int) -> list[ReconcileRecord]:
+        """Return the last reconciles of the keys reconciled last, the newest first."""
+        newest = [
+            known.records[-1]
+            for each in (self._quiet, self._troubled)
+            for known in islice(reversed(each.values()), limit)
+        ]
+        return sorted(newest, key=lambda record: record.began, reverse=True)[:limit]
 
     def __len__(self) -> int:
         return len(self._quiet) + len(self._troubled)

@@ -102,7 +102,6 @@ class KeyStates:
         if is_shared and not is_everywhere:
             leader = owner(key, leadership.members)
             is_mine = leader == leadership.member
-        statistics = queue.statistics()
         return KeyState(
             reconciler=reconciler.name,
             key=key,
@@ -120,7 +119,7 @@ class KeyStates:
             due_in=queue.due_in(key),
             trigger=trigger,
             merged=merged,
-            ahead=statistics.depth,
+            ahead=len(queue),
             busy=len(reconciler.in_process),
             workers=reconciler.concurrency,
             failures=reconciler.failures_of(key),

@@ -60,6 +60,7 @@ from listwatch.runtime.recorded_writes import recorded
 from listwatch.runtime.serving_webhooks import WebhookServing
 from listwatch.runtime.sharing import ShareMember
 from listwatch.runtime.tracing import Tracing
+from listwatch.runtime.ui_page import UiPage
 from listwatch.runtime.why_page import PATH as WHY_PATH
 from listwatch.runtime.why_page import WhyPage
 from listwatch.webhooks.declaring import DeclaresWebhooks
@@ -110,6 +111,8 @@ class Manager(DeclaresWebhooks):
         namespace: of the lease; by default the client's.
         health_host: the address of health and metrics.
         health_port: 0 for a free port, None to serve neither.
+        ui: serve the page /ui also to other machines, if `health_host` is reachable from there;
+            it shows names and fields of objects, without the values of Secrets.
         event_api: see `EventRecorder`.
         event_limits: how floods of events are cut.
         event_sinks: events are also written there.
@@ -140,6 +143,7 @@ class Manager(DeclaresWebhooks):
         namespace: str = "",
         health_host: str = "127.0.0.1",
         health_port: int | None = 0,
+        ui: bool = False,
         event_api: Literal["events.k8s.io/v1", "v1"] = "events.k8s.io/v1",
         event_limits: EventLimits | None = None,
         event_sinks: Sequence[EventClient] = (),
@@ -172,6 +176,7 @@ class Manager(DeclaresWebhooks):
         self._event_sinks = event_sinks
         self._start_timeout = start_timeout
         self._own_writes_timeout = own_writes_timeout if reads_own_writes else None
+        self._ui = ui
         self._history_bytes = history_bytes
         self._tracing = tracing
         self._event_filter = event_filter
@@ -671,7 +676,21 @@ class Manager(DeclaresWebhooks):
     def _pages(self) -> list[Page]:
         states = KeyStates(lambda: self._reconcilers, self._leadership, self._clock)
         why = WhyPage(self.name, states, self._clock)
-        return [Page(WHY_PATH, why.handle)]
+        ui = UiPage(
+            self.name,
+            states,
+            leadership=self._leadership,
+            reconcilers=lambda: self._reconcilers,
+            caches=lambda: self._caches,
+            requests=lambda: None if self._plain is None else self._plain.http.statistics,
+            clock=self._clock,
+        )
+        return [
+            Page(WHY_PATH, why.handle),
+            Page("/ui", ui.page, self._ui),
+            Page("/ui/state", ui.state, self._ui),
+            Page("/ui/key", why.handle, self._ui),
+        ]
 
     def _leadership(self) -> Leadership:
         elector = self._elector

@@ -180,10 +180,11 @@ class ReconcileRecord(msgspec.Struct, kw_only=True, gc=False):
 
 def words_of(error: BaseException) -> str:
     """Return type and message of an exception, without a refused Secret's values."""
-    if isinstance(error, StatusError) and (error.details or {}).get("kind") in {
-        "secrets",
-        "Secret",
-    }:
+    if (
+        isinstance(error, StatusError)
+        and error.details.get("kind") in {"secrets", "Secret"}
+        and error.code not in {404, 409}  # these name only the object
+    ):
         return f"{type(error).__name__} for a Secret"
     text = str(error)
     if len(text) > _LONGEST_ERROR:
