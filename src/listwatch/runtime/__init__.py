@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from listwatch.runtime.clusters.cluster_reconciler import ClusterReconciler
     from listwatch.runtime.clusters.clusters import Clusters, ClusterStatus
     from listwatch.runtime.clusters.finding import in_kubeconfig, in_secrets, polled
+    from listwatch.runtime.coordinated import Coordination
     from listwatch.runtime.crash import (
         handle_crash,
     )
@@ -81,6 +82,7 @@ __all__ = [
     "ClusterReconciler",
     "ClusterStatus",
     "Clusters",
+    "Coordination",
     "EventLimits",
     "EventRecorder",
     "LeaderElector",
@@ -139,6 +141,7 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.runtime.clusters.cluster_reconciler": "ClusterReconciler",
         "listwatch.runtime.clusters.clusters": "ClusterStatus Clusters",
         "listwatch.runtime.clusters.finding": "in_kubeconfig in_secrets polled",
+        "listwatch.runtime.coordinated": "Coordination",
         "listwatch.runtime.crash": "handle_crash",
         "listwatch.runtime.event_correlation": "EventLimits ObjectReference",
         "listwatch.runtime.events": "EventRecorder",

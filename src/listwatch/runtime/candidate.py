@@ -8,7 +8,7 @@ import random
 import socket
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -124,6 +124,7 @@ class Candidate:
         clock: the time.
         clocks: measure a leader's time.
         rng: spreads the candidates' tries.
+        labels: of the Lease; other labels stay.
         decorate: changes the decoded Lease before it is written.
     """
 
@@ -139,10 +140,12 @@ class Candidate:
         clock: Clock,
         clocks: Clocks,
         rng: random.Random,
+        labels: Mapping[str, str] | None = None,
         decorate: Callable[[dict[str, Any]], object] = lambda lease: None,  # noqa: ARG005 - adds nothing
     ) -> None:
         self._client = client
         self._decorate = decorate
+        self._labels = dict(labels or {})
         self._namespace = namespace
         self._name = name
         self._identity = identity
@@ -308,8 +311,8 @@ class Candidate:
             duration=self._timings.lease_duration,
             acquired=old.acquired if ours else now,
             renewed=now,
-            # The first holder of a new lease is not a transition.
-            transitions=old.transitions + (not ours and bool(old.acquired)),
+            # As client-go counts: the first holder of a lease that it creates is no transition.
+            transitions=old.transitions + (not ours and (lease is not None or bool(old.acquired))),
         )
         self._claims.append(record.acquired)
         since = [clock() for clock in self._clocks]
@@ -317,6 +320,9 @@ class Candidate:
             body = new_lease(self._namespace, self._name, record)
         else:
             body = record.into(lease.to_dict())
+        if self._labels:
+            metadata = body["metadata"]
+            metadata["labels"] = {**(metadata.get("labels") or {}), **self._labels}
         self._decorate(body)
         if lease is None:
             written = await self._request(self._client.create(body))

@@ -13,10 +13,10 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from listwatch.clock import Clock, in_own_task
 from listwatch.runtime.beside import BesideTask
@@ -26,6 +26,11 @@ from listwatch.runtime.candidate import (
     LeaderElectionStatistics,
     LeaseTimings,
     default_identity,
+)
+from listwatch.runtime.coordinated import (
+    CoordinatedCandidate,
+    CoordinatedLeaseClient,
+    Coordination,
 )
 from listwatch.runtime.leading import (
     Clocks,
@@ -84,7 +89,12 @@ class LeaderElector:
             and a random part. After a crash, a process with a new name waits until the lease
             expires.
         timings: seconds, the same for all candidates.
-        release_on_stop: release the lease once the work has ended.
+        release_on_stop: release the lease once the work has ended, so that a successor need not
+            wait until it expires. Never before: client-go's `ReleaseOnCancel` releases at once,
+            while the work may still run. A lease that was lost is not released.
+        labels: of the Lease; other labels stay.
+        coordination: let the server choose the leader where it can (KEP-4355); None for a plain
+            election. The client must have LeaseCandidates, as `ClientLeases` does.
         on_event: called with each event, in that thread; must be quick.
         on_overrun: called in that thread if the work has not ended when others may lead; a program
             should then kill itself.
@@ -103,6 +113,8 @@ class LeaderElector:
         identity: str = "",
         timings: LeaseTimings | None = None,
         release_on_stop: bool = True,
+        labels: Mapping[str, str] | None = None,
+        coordination: Coordination | None = None,
         on_event: Callable[[ElectionEvent], None] = lambda event: None,  # noqa: ARG005 - nobody listens
         on_overrun: Callable[[], None] | None = None,
         clock: Clock | None = None,
@@ -113,10 +125,15 @@ class LeaderElector:
         check_lease_name(name)
         self.namespace = namespace
         self.name = name
+        if coordination is not None:  # it also names the LeaseCandidate
+            identity = identity or default_identity().replace("_", "-").lower()
+            check_lease_name(identity)
         self.identity = identity or default_identity()
         self.timings = timings or LeaseTimings()
         self._open_client = open_client
         self._release_on_stop = release_on_stop
+        self._labels = dict(labels or {})
+        self.coordination = coordination
         self._on_event = on_event
         self._on_overrun = on_overrun
         self._clock = clock or Clock()
@@ -237,18 +254,22 @@ class LeaderElector:
         decorate: Callable[[dict[str, Any]], object] = lambda lease: None,  # noqa: ARG005 - adds nothing
     ) -> Candidate:
         """Return the candidate for the lease, with these options."""
-        return Candidate(
-            client,
-            namespace=self.namespace,
-            name=self.name,
-            identity=self.identity,
-            timings=self.timings,
-            on_event=self._on_event,
-            clock=self._clock,
-            clocks=self._clocks,
-            rng=self._rng,
-            decorate=decorate,
-        )
+        options: dict[str, Any] = {
+            "namespace": self.namespace,
+            "name": self.name,
+            "identity": self.identity,
+            "timings": self.timings,
+            "on_event": self._on_event,
+            "clock": self._clock,
+            "clocks": self._clocks,
+            "rng": self._rng,
+            "labels": self._labels,
+            "decorate": decorate,
+        }
+        if self.coordination is not None:
+            coordinated = cast("CoordinatedLeaseClient", client)
+            return CoordinatedCandidate(coordinated, self.coordination, **options)
+        return Candidate(client, **options)
 
     async def _watch_overrun(self, work_ended: threading.Event) -> None:
         await self._clock.sleep(self.timings.lease_duration - self.timings.renew_deadline)

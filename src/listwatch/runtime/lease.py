@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 #: The resource of Leases, as clients name it.
 LEASES = "leases.coordination.k8s.io"
+LEASE_CANDIDATES = "leasecandidates.coordination.k8s.io"
 
 
 class LeaseFormatError(ListWatchError):
@@ -49,31 +50,50 @@ class LeaseClient(Protocol):
 
 
 class ClientLeases:
-    """The Leases of one namespace through a client, in the client's event loop."""
+    """The Leases of one namespace through a client, in the client's event loop.
 
-    def __init__(self, client: "Client", namespace: str) -> None:
+    Args:
+        client: sends the requests.
+        namespace: of the leases.
+        resource: LeaseCandidates can be read and written in the same way.
+    """
+
+    def __init__(self, client: "Client", namespace: str, resource: str = LEASES) -> None:
         self._client = client
         self._namespace = namespace
+        self._resource = resource
+
+    @property
+    def candidates(self) -> "ClientLeases":
+        """The LeaseCandidates of the namespace."""
+        return ClientLeases(self._client, self._namespace, LEASE_CANDIDATES)
 
     async def get(self, name: str) -> Object:
         """Return the Lease."""
-        return await self._client.get(LEASES, name, self._namespace)
+        return await self._client.get(self._resource, name, self._namespace)
 
     async def create(self, lease: Mapping[str, Any]) -> Object:
         """Create the Lease."""
-        return await self._client.create(lease, resource=LEASES, namespace=self._namespace)
+        if "apiVersion" not in lease:
+            served = await self._client.discovery.find(self._resource)
+            lease = {**lease, "apiVersion": served.api_version}
+        return await self._client.create(lease, resource=self._resource, namespace=self._namespace)
 
     async def update(self, lease: Mapping[str, Any]) -> Object:
         """Replace the Lease."""
-        return await self._client.update(lease, resource=LEASES, namespace=self._namespace)
+        return await self._client.update(lease, resource=self._resource, namespace=self._namespace)
 
     async def delete(self, name: str, *, resource_version: str) -> None:
         """Delete this version of the Lease."""
-        await self._client.delete(LEASES, name, self._namespace, resource_version=resource_version)
+        await self._client.delete(
+            self._resource, name, self._namespace, resource_version=resource_version
+        )
 
     async def list(self, label_selector: str) -> Sequence[Object]:
         """Return the Leases with these labels."""
-        found = await self._client.list(LEASES, self._namespace, label_selector=label_selector)
+        found = await self._client.list(
+            self._resource, self._namespace, label_selector=label_selector
+        )
         return found.items
 
 

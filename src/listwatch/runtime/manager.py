@@ -5,7 +5,7 @@ import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
@@ -33,6 +33,7 @@ from listwatch.runtime.api_time import api_time
 from listwatch.runtime.cache_options import DefaultCacheOptions
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.candidate import ElectionEvent, LeaseTimings
+from listwatch.runtime.coordinated import Coordination
 from listwatch.runtime.event_correlation import EventLimits
 from listwatch.runtime.events import ClientEvents, EventClient, EventRecorder, component_of
 from listwatch.runtime.fencing import fenced
@@ -108,6 +109,8 @@ class Manager(DeclaresWebhooks):
             reconcilers that only the leader would run; each replica runs all tasks. Replaces
             `leader_election`.
         lease_timings: seconds that all replicas share; by default client-go's.
+        lease_labels: of the lease.
+        coordination: let the server choose the leader where it can; see `LeaderElector`.
         namespace: of the lease; by default the client's.
         health_host: the address of health and metrics.
         health_port: 0 for a free port, None to serve neither.
@@ -140,6 +143,8 @@ class Manager(DeclaresWebhooks):
         leader_election: str | LeaderElector | None = None,
         sharing: str | ShareMember | None = None,
         lease_timings: LeaseTimings | None = None,
+        lease_labels: Mapping[str, str] | None = None,
+        coordination: Coordination | None = None,
         namespace: str = "",
         health_host: str = "127.0.0.1",
         health_port: int | None = 0,
@@ -168,6 +173,8 @@ class Manager(DeclaresWebhooks):
         self._election = (leader_election or None) if sharing is None else sharing
         self._shares = sharing is not None
         self._lease_timings = lease_timings
+        self._lease_labels = lease_labels
+        self._coordination = coordination
         self._namespace = namespace
         self._health_host = health_host
         self._health_port = health_port
@@ -450,6 +457,14 @@ class Manager(DeclaresWebhooks):
         if isinstance(election, ShareMember):
             return election.group
         return election.name if isinstance(election, LeaderElector) else election or ""
+
+    @property
+    def is_coordinated(self) -> bool:
+        """Whether the server chooses the leader where it can."""
+        elector = self._election
+        if isinstance(elector, LeaderElector):
+            return elector.coordination is not None
+        return bool(self._election) and not self._shares and self._coordination is not None
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -747,6 +762,8 @@ class Manager(DeclaresWebhooks):
             namespace=namespace,
             name=self._election,
             timings=self._lease_timings,
+            labels=self._lease_labels,
+            coordination=self._coordination,
             on_event=report,
             on_overrun=on_overrun,
         )

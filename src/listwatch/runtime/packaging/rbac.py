@@ -23,6 +23,7 @@ from listwatch.webhooks.webhooks import Webhooks
 
 _GROUP: Final = "rbac.authorization.k8s.io"
 _LEASES: Final = ("coordination.k8s.io", "leases")
+_CANDIDATES: Final = ("coordination.k8s.io", "leasecandidates")
 #: What a cache does.
 READS: Final = ("get", "list", "watch")
 
@@ -152,7 +153,10 @@ def lease_rights(app: Manager) -> set[Right]:
         return set()
     if app.shares_keys:  # each member creates one, and deletes those of dead members
         return {Right(*_LEASES, verb) for verb in ("create", "delete", "get", "list", "update")}
-    return _on_one(*_LEASES, app.lease)
+    found = _on_one(*_LEASES, app.lease)
+    if app.is_coordinated:  # each process has one, of its own name
+        found |= {Right(*_CANDIDATES, verb) for verb in ("create", "get", "update")}
+    return found
 
 
 def _on_one(group: str, plural: str, name: str) -> set[Right]:
