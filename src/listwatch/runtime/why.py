@@ -146,7 +146,7 @@ def worst_first(answers: Sequence[tuple[KeyState, Answer]]) -> list[tuple[KeySta
 
 def answer(state: KeyState) -> Answer:
     """Return why the key is not done, or that it is."""
-    for rule in (_not_mine, _not_ready, _running, _settling, _hot, _failing, _queued):
+    for rule in (_not_mine, _not_ready, _hot, _running, _settling, _failing, _queued):
         if (found := rule(state)) is not None:
             return found
     return _at_rest(state)
@@ -236,7 +236,10 @@ def _failing(state: KeyState) -> Answer | None:
     if state.due_in is None:
         return Answer(Verdict.GAVE_UP, f"gave up until something changes: {error}")
     number = ordinal(max(state.failures, 1))
-    when = f"in {duration(state.due_in)}" if state.due_in > 0 else "now"
+    if state.due_in <= -1:
+        when = f"due for {duration(-state.due_in)} ({state.busy} of {state.workers} workers busy)"
+    else:
+        when = f"in {duration(state.due_in)}" if state.due_in > 0 else "now"
     return Answer(Verdict.BACKING_OFF, f"backing off: next try {when}, {number} failure: {error}")
 
 
