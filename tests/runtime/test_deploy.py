@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import yaml
 
+import components
 from kubeconfigs import write_bearer
 from listwatch.apiserver.http.tls import generated_tls
 from listwatch.apiserver.server import EmbeddedAPIServer
@@ -18,11 +19,12 @@ from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from listwatch.errors import BadRequestError
 from listwatch.testing.waiting import eventually
+from listwatch.version import __version__
 
 ROOT = Path(__file__).parent.parent.parent
-KUSTOMIZATIONS = sorted(
-    [*ROOT.glob("deploy/*/kustomization.yaml"), *ROOT.glob("examples/*/deploy/kustomization.yaml")]
-)
+IMAGE = ROOT / "deploy/image/kustomization.yaml"
+OURS = sorted({*ROOT.glob("deploy/*/kustomization.yaml")} - {IMAGE})
+KUSTOMIZATIONS = sorted([*OURS, *ROOT.glob("examples/*/deploy/kustomization.yaml")])
 
 
 def objects(kustomization: Path) -> list[dict[str, Any]]:
@@ -41,6 +43,25 @@ async def create_strictly(client: Client, obj: dict[str, Any]) -> None:
     path = resource.path(obj["metadata"].get("namespace", "") if resource.namespaced else "")
     query = [("fieldValidation", "Strict")]
     _ = await client.http.request("POST", path, query, body=msgspec.json.encode(obj))
+
+
+@pytest.mark.proof
+@pytest.mark.needs("kubectl-1.34")
+@pytest.mark.parametrize("kustomization", OURS, ids=lambda path: path.parent.name)
+def test_one_file_sets_the_image_of_all_programs(kustomization: Path) -> None:
+    done = subprocess.run(
+        [components.path("kubectl-1.34"), "kustomize", str(kustomization.parent)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    images = [
+        container["image"]
+        for obj in yaml.safe_load_all(done.stdout)
+        if obj["kind"] == "Deployment"
+        for container in obj["spec"]["template"]["spec"]["containers"]
+    ]
+    assert images == [f"listwatch:{__version__}"]
 
 
 @pytest.mark.parametrize(
