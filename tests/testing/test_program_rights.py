@@ -138,6 +138,19 @@ async def test_that_fails_itself(apiserver, client):
 async def test_without(apiserver, client):
     await check(apiserver, client)
 """
+_SIMULATION = """
+from pathlib import Path
+import pytest
+
+async def scenario(world):
+    await world.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}})
+    await world.client.list("secrets")
+    await world.settle()
+
+@pytest.mark.simulation(worlds=3)
+def test_simulated(simulate):
+    simulate(str(Path(__file__).parent / "program.py"), scenario)
+"""
 
 
 @pytest.mark.parametrize("options", sampled(["--record-rbac", "--record-rbac -n 2"], every=2))
@@ -149,16 +162,7 @@ def test_a_test_fails_for_a_missing_right_and_the_record_has_what_was_asked_for(
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options.split()],
-        cwd=tmp_path,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    shown = done.stdout + done.stderr
+    shown = _run_pytest(tmp_path, *options.split())
     assert "2 failed, 1 passed" in shown, shown
     assert shown.count(f"rights that {tmp_path}/program.py does not grant") == 2
     assert shown.count('.writes("configmaps", "delete")') == 2
@@ -172,3 +176,28 @@ def test_a_test_fails_for_a_missing_right_and_the_record_has_what_was_asked_for(
     assert not roles["ClusterRole"] & rights_on("secrets", ["list"])
     lease = rights_on("leases.coordination.k8s.io", ["get", "update"])
     assert {right._replace(name="web") for right in lease} <= roles["Role"]
+
+
+def _run_pytest(directory: Path, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
+        cwd=directory,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def test_what_simulated_programs_ask_for_is_recorded_too(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(_PROGRAM)
+    (tmp_path / "test_it.py").write_text(_SIMULATION)
+    shown = _run_pytest(tmp_path, "--record-rbac=roles.yaml")
+    assert f"the roles of web are in {tmp_path}/roles.yaml" in shown, shown
+    objects = list(yaml.safe_load_all((tmp_path / "roles.yaml").read_text()))
+    (role,) = [obj for obj in objects if obj["kind"] == "ClusterRole"]
+    rights = rights_of(role["rules"])
+    assert rights >= rights_on("configmaps", ["list", "watch", "patch", "delete"])
+    assert not rights & rights_on("secrets", ["list"])

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from listwatch.apiserver.access.asked_rights import AskedRight
 from listwatch.printable import printable
 from listwatch.simulation.faults import Plan
 from listwatch.simulation.journal import Entry
@@ -74,12 +75,14 @@ class Report(msgspec.Struct):
         found: the world that goes wrong, with the fewest faults; None if none did.
         digest: of the world without faults, or of the replayed one.
         problem: why nothing could be simulated; "" if it could.
+        asked: the rights that were asked for, if they are recorded.
     """
 
     coverage: Coverage
     found: Found | None = None
     digest: str = ""
     problem: str = ""
+    asked: list[AskedRight] = []
 
     @property
     def ok(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from listwatch.apiserver.access.asked_rights import AskedRight, merged
 from listwatch.simulation.determinism import Machine
 from listwatch.simulation.faults import Plan, Point
 from listwatch.simulation.journal import Entry
@@ -57,6 +58,8 @@ class Worlds:
         self._machine = machine
         #: The worlds run so far.
         self.count = 0
+        #: The rights asked for in them, if they are recorded.
+        self.asked: list[AskedRight] = []
 
     def run(
         self, plan: Plan, reference: Outcome | None = None, *, keeps_story: bool = False
@@ -94,6 +97,7 @@ class Worlds:
                     world.journal.marks,
                     loop.time(),
                 )
+                self.asked = merged([*self.asked, *world.server.asked_rights])
                 del world
                 self._end(loop)
         finally:

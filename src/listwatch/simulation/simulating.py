@@ -41,6 +41,7 @@ def simulate(
     invariants: "Sequence[Invariant]" = (),
     request_invariants: "Sequence[RequestInvariant]" = (),
     replay: str = "",
+    records_rights: bool = False,
 ) -> Report:
     """Run a program in many simulated worlds, and return what went wrong in the first bad one.
 
@@ -66,6 +67,7 @@ def simulate(
             by returning False or a text.
         request_invariants: functions of all requests of the program, called at the end.
         replay: the token of the only world to run.
+        records_rights: return the rights that were asked for, in the report's `asked`.
 
     Raises:
         ConfigError: a function can't be found by name, or the worker failed.
@@ -90,6 +92,7 @@ def simulate(
         worlds=worlds,
         replay=replay,
         hash_seed=Plan.parse(replay).hash_seed if replay else 0,
+        records_rights=records_rights,
     )
     return perform_elsewhere(job)
 

@@ -61,6 +61,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     worlds: int = 0
     replay: str = ""
     hash_seed: int = 0
+    records_rights: bool = False
 
 
 def perform(job: Job, machine: Machine) -> Report:
@@ -70,9 +71,11 @@ def perform(job: Job, machine: Machine) -> Report:
         worlds = Worlds(setting, machine)
         budget = Budget(job.seconds, job.worlds)
         search = Search(worlds, budget, machine.stopwatch, job.hash_seed)
-        return search.replay(Plan.parse(job.replay)) if job.replay else search.run()
+        report = search.replay(Plan.parse(job.replay)) if job.replay else search.run()
     except (ConfigError, NotDeterministicError) as error:
         return Report(Coverage(), problem=str(error))
+    report.asked = worlds.asked
+    return report
 
 
 def _setting(job: Job) -> Setting:
@@ -99,6 +102,7 @@ def _setting(job: Job) -> Setting:
         mask=Mask(job.mask),
         invariants=invariants,
         request_invariants=request_invariants,
+        records_rights=job.records_rights,
     )
 
 

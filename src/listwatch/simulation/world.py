@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import yaml
 
+from listwatch.apiserver.access.asked_rights import TEST_CLIENT
 from listwatch.apiserver.http.request_info import RequestInfo
 from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client, PatchType
@@ -77,6 +78,7 @@ class Setting(msgspec.Struct, kw_only=True):
         mask: left out of the comparison of end states.
         invariants: called with the state at every commit.
         request_invariants: called with all requests at the end.
+        records_rights: record which rights are asked for.
     """
 
     make_app: MakeApp
@@ -89,6 +91,7 @@ class Setting(msgspec.Struct, kw_only=True):
     mask: Mask = msgspec.field(default_factory=Mask)
     invariants: Sequence[Invariant] = ()
     request_invariants: Sequence[RequestInvariant] = ()
+    records_rights: bool = False
 
 
 class World:
@@ -138,11 +141,14 @@ class World:
         #: The object that is written without end, once there is one.
         self._runaway: asyncio.Future[str] = loop.create_future()
         self.server = EmbeddedAPIServer(seed=plan.seed + 1, workloads=setting.workloads)
+        if setting.records_rights:
+            self.server.record_rights()
         self.state = State(self.server.store)
         self._base = 0
         self.server.store.observers.append(self._on_commit)
         #: A client of the server on which no fault strikes.
-        self.client = Client(CONFIG, connections=MemoryConnections(ScenarioWire(self)))
+        config = msgspec.structs.replace(CONFIG, user_agent=TEST_CLIENT)
+        self.client = Client(config, connections=MemoryConnections(ScenarioWire(self)))
 
     # --- For scenarios ---
 

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
-from listwatch.apiserver.access.asked_rights import AskedRight
+from listwatch.apiserver.access.asked_rights import TEST_CLIENT, AskedRight
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.http.faults import Fault
 from listwatch.apiserver.http.request_log import RecordedRequest
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from listwatch.testing.program_rights import ProgramRoles, Roles
 
 __all__ = ["APIServer", "Fault"]
-
-#: The user agent of the test's own client, whose requests are not those of a program under test.
-TEST_CLIENT: Final = "listwatch-test"
 
 #: Seconds that a server in a separate process may take to start, on a busy machine.
 _START_LIMIT = 30.0

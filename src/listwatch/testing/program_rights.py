@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from listwatch.apiserver.access.asked_rights import AskedRight
+from listwatch.apiserver.access.asked_rights import AskedRight, merged
 from listwatch.errors import ConfigError
 from listwatch.runtime.loading import load_app
 from listwatch.runtime.packaging.rbac import (
@@ -18,7 +18,7 @@ from listwatch.runtime.packaging.rbac import (
     role_manifests,
     to_yaml,
 )
-from listwatch.runtime.packaging.recorded import merged, read_objects
+from listwatch.runtime.packaging.recorded import read_objects
 from listwatch.runtime.packaging.rights import Right, rules_of
 
 #: A file with roles, a Python file of a program, or the manifests themselves.

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 
+    from listwatch.apiserver.access.asked_rights import AskedRight
     from listwatch.client.client import Client
     from listwatch.simulation.report import Report
     from listwatch.testing.api_server import APIServer
@@ -106,9 +107,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     import msgspec  # noqa: PLC0415 - loaded on first use
 
-    from listwatch.apiserver.access.asked_rights import AskedRight  # noqa: PLC0415 - as above
+    from listwatch.apiserver.access.asked_rights import (  # noqa: PLC0415 - as above
+        TEST_CLIENT,
+        AskedRight,
+    )
     from listwatch.runtime.packaging.recorded import write_recorded  # noqa: PLC0415 - as above
-    from listwatch.testing.api_server import TEST_CLIENT  # noqa: PLC0415 - as above
 
     asked = msgspec.convert(config.stash[_ASKED], list[AskedRight])
     programs = [each for each in asked if each.program != TEST_CLIENT]
@@ -156,14 +159,14 @@ def _recorded(config: pytest.Config, server: "APIServer") -> "Generator[None]":
         stack.push(server)
         if config.getoption("--record-rbac") is not None:
             server.record_rights()
-            stack.callback(_keep, config, server)
+            stack.callback(lambda: _keep(config, server.asked_rights))
         yield
 
 
-def _keep(config: pytest.Config, server: "APIServer") -> None:
+def _keep(config: pytest.Config, asked: "Iterable[AskedRight]") -> None:
     import msgspec  # noqa: PLC0415 - loaded on first use
 
-    config.stash[_ASKED].extend(map(msgspec.structs.asdict, server.asked_rights))
+    config.stash[_ASKED].extend(map(msgspec.structs.asdict, asked))
 
 
 @pytest.fixture
@@ -191,7 +194,10 @@ def simulate(request: pytest.FixtureRequest) -> "Callable[..., Report]":
                 pytest.fail(f"--simulate: {error}", pytrace=False)
         if replay:
             chosen["replay"] = replay
+        if request.config.getoption("--record-rbac") is not None:
+            chosen["records_rights"] = True
         report = simulate(make_app, scenario, **chosen)  # type: ignore[arg-type]  # checked there
+        _keep(request.config, report.asked)
         try:
             report.check()
         except SimulationFailedError as failure:

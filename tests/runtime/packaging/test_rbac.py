@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver.access.asked_rights import AskedRight
+from listwatch.apiserver.access.asked_rights import AskedRight, merged
 from listwatch.errors import ConfigError
 from listwatch.runtime import Manager
 from listwatch.runtime.packaging.commands import rbac_command
@@ -17,7 +17,7 @@ from listwatch.runtime.packaging.rbac import (
     rights_of_program,
     role_manifests,
 )
-from listwatch.runtime.packaging.recorded import merged, read_recorded, write_recorded
+from listwatch.runtime.packaging.recorded import read_recorded, write_recorded
 from listwatch.runtime.packaging.rights import Right, is_granted, rights_of, rights_on, rules_of
 
 _words = st.sampled_from(["", "apps", "pods", "pods/status", "get", "patch", "one"])

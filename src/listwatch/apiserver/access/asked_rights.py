@@ -1,5 +1,6 @@
 """Records which rights were asked for, for tests of programs."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -7,6 +8,8 @@ import msgspec
 from listwatch.apiserver.http.request_info import RequestInfo
 from listwatch.apiserver.user import User
 
+#: The user agent of a test's own client, whose requests are not those of a program under test.
+TEST_CLIENT: Final = "listwatch-test"
 #: Namespaces and names kept of one right: enough to tell one from several.
 _KEPT: Final = 3
 #: Rights kept; a program uses some dozens.
@@ -52,6 +55,16 @@ def _joined(some: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
     if set(more) <= set(some) or len(some) >= _KEPT:
         return some
     return tuple(sorted({*some, *more})[:_KEPT])
+
+
+def merged(parts: Iterable[AskedRight]) -> list[AskedRight]:
+    """Return records of several servers as one, whoever asked, in a fixed order."""
+    found: dict[tuple[str, str, str, str], AskedRight] = {}
+    for one in parts:
+        key = (one.program, one.group, one.resource, one.verb)
+        known = found.get(key)
+        found[key] = one if known is None else known.joined(one)
+    return [found[key] for key in sorted(found)]
 
 
 class AskedRights:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from listwatch.apiserver.access.asked_rights import AskedRight
+from listwatch.apiserver.access.asked_rights import AskedRight, merged
 from listwatch.errors import ConfigError, ListWatchError
 from listwatch.runtime.packaging.rbac import READS, ProgramRights, role_manifests, to_yaml
 from listwatch.runtime.packaging.rights import Right, rights_of
@@ -51,16 +51,6 @@ def _of_program(asked: Iterable[AskedRight]) -> ProgramRights:
 
 def _right(asked: AskedRight, name: str = "") -> Right:
     return Right(asked.group, asked.resource, asked.verb, name)
-
-
-def merged(parts: Iterable[AskedRight]) -> list[AskedRight]:
-    """Return records of several servers as one, in a fixed order."""
-    found: dict[tuple[str, str, str, str], AskedRight] = {}
-    for one in parts:
-        key = (one.program, one.group, one.resource, one.verb)
-        known = found.get(key)
-        found[key] = one if known is None else known.joined(one)
-    return [found[key] for key in sorted(found)]
 
 
 def write_recorded(path: Path, asked: Iterable[AskedRight]) -> list[str]:
