@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from listwatch.errors import (
         QueueClosedError,
     )
+    from listwatch.workqueue.id_backoff import IdBackoff
     from listwatch.workqueue.metrics import (
         WorkQueueStatistics,
         prometheus_collector,
@@ -54,6 +55,7 @@ __all__ = [
     "BlockingWorkQueue",
     "BucketRateLimiter",
     "FairOrder",
+    "IdBackoff",
     "ItemExponentialFailureRateLimiter",
     "ItemFastSlowRateLimiter",
     "JitterRateLimiter",
@@ -85,6 +87,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "listwatch.errors": "QueueClosedError",
+        "listwatch.workqueue.id_backoff": "IdBackoff",
         "listwatch.workqueue.metrics": (
             "WorkQueueStatistics prometheus_collector prometheus_metrics"
         ),
