@@ -206,3 +206,16 @@ def test_a_refused_socket_is_a_violation_even_if_the_program_takes_it_for_a_brok
     violations = worlds_of(main, scenario).run(Plan()).violations
     assert [each.oracle for each in violations] == ["unsupported"]
     assert "use Client.from_config()" in violations[0].words
+
+
+def test_a_program_without_any_point_has_random_schedules_alone(
+    search_of: Callable[..., Report],
+) -> None:
+    async def main() -> None: ...
+
+    async def scenario(world: World) -> None:
+        await world.settle()
+
+    report = search_of(main, scenario, 5, faults=frozenset({"conflict"}))
+    assert report.ok
+    assert report.coverage.schedules == 3

@@ -174,7 +174,7 @@ class Search:
             sorted(
                 {
                     chance.randint(1, max(1, len(reference.points))): chance.choice(names)
-                    for _ in range(chance.randint(0, _RANDOM_FAULTS))
+                    for _ in range(chance.randint(0, _RANDOM_FAULTS) if names else 0)
                 }.items()
             )
         )
