@@ -68,3 +68,17 @@ def test_the_fixture_fails_with_the_story(simulate: Callable[..., Report]) -> No
 def test_a_function_that_another_process_can_not_find_is_refused() -> None:
     with pytest.raises(ConfigError, match="move it to the top level of a module"):
         simulate(lambda: None, one_parent)
+
+
+def test_the_page_about_simulation_shows_what_its_samples_do(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs/simulation.md"
+    text = page.read_text(encoding="utf-8")
+    controller, scenario, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "controller.py").write_text(controller)
+    (tmp_path / "scenario.py").write_text(scenario)
+    shown = re.search(r"```text\n(violation of .*?)\nreplay: .*--replay (\S+)", text, re.DOTALL)
+    assert shown is not None
+    files = [str(tmp_path / name) for name in ("controller.py", "scenario.py")]
+    code, output = run(*files, "--replay", shown[2])
+    assert code == 1
+    assert output.startswith(shown[1])

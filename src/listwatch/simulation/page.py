@@ -27,7 +27,8 @@ pre { white-space: pre-wrap; margin: .3rem 0; }
 @media (max-width: 45rem) {
   .lanes { display: block; } .lanes > .head, .lanes > .empty { display: none; }
   .lanes > .time { display: inline-block; width: auto; border-top: 0; padding-bottom: 0; }
-  .lanes > div { border-top: 0; } .who { display: inline; font-weight: 600; }
+  .lanes > .head.time { display: none; } .lanes > div { border-top: 0; }
+  .who { display: inline; font-weight: 600; }
 }
 """
 

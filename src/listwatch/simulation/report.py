@@ -37,6 +37,8 @@ class Coverage(msgspec.Struct):
     @property
     def words(self) -> str:
         """The same as one sentence."""
+        if not self.points:  # a replay
+            return f"{self.worlds:,} worlds in {self.seconds:.1f} s"
         if self.singles == self.all_singles:
             words = f"all {self.all_singles:,} single faults"
             words += f", {self.pairs:,} of {self.all_pairs:,} pairs"

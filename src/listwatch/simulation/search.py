@@ -16,6 +16,7 @@ from listwatch.simulation.running import WorldResult, Worlds
 _ORDER: Final = (
     "crash-after",
     "lag",
+    "slow",
     "pause",
     "lost-reply",
     "missed",
