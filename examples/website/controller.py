@@ -27,7 +27,8 @@ def make_app(**options: Any) -> Manager:
 
 def without_webhooks(**options: Any) -> Manager:
     """Return the program with its reconciler alone, as simulations need it."""
-    app = Manager(NAME, **{"leader_election": NAME} | options)
+    options.setdefault("leader_election", NAME)
+    app = Manager(NAME, **options)
     websites = app.reconciler(Website, concurrency=4, timeout=60).owns("deployments.apps")
     websites.writes(Website, "patch")  # the finalizer
     websites.writes("websites.example.com/status", "patch")
@@ -47,7 +48,8 @@ def without_webhooks(**options: Any) -> Manager:
         if website is None:
             return
         deployment = await apply(app.client, wanted(website), field_manager=NAME)
-        ready = (deployment.get("status") or {}).get("readyReplicas", 0)
+        seen: dict[str, Any] = deployment.get("status") or {}
+        ready = seen.get("readyReplicas", 0)
         await update_status(app.client, website, status(website, ready, app.now()))
 
     return app

@@ -31,6 +31,7 @@ class WebsiteStatus(msgspec.Struct, rename="camel"):
 @resource(
     "example.com",
     "v1",
+    plural="websites",
     columns=[
         Column(name="Image", json_path=".spec.image"),
         Column(name="Ready", json_path=".status.readyReplicas", type="integer"),
@@ -56,7 +57,7 @@ class WebsiteSpecV1Alpha1(msgspec.Struct):
     count: Count = 1
 
 
-@resource("example.com", "v1alpha1", kind="Website")
+@resource("example.com", "v1alpha1", kind="Website", plural="websites")
 class WebsiteV1Alpha1(msgspec.Struct):
     """A website."""
 

@@ -28,7 +28,8 @@ from listwatch.sync import connect
 from listwatch.testing import eventually
 from runtime.typed_program import Backup, Part, Website, WebsiteSpec, WebsiteStatus, make_app
 
-PROGRAM = Path(__file__).with_name("typed_program.py")
+TYPED = Path(__file__).with_name("typed_program.py")
+WEBSITE = Path(__file__).parents[2] / "examples" / "website"
 
 
 def newer(cls: type) -> dict[str, Any]:
@@ -194,19 +195,28 @@ async def test_an_informer_without_asyncio_takes_the_type(config: Config, client
     assert await asyncio.to_thread(read) == ["shop.example.com"]
 
 
-@pytest.mark.proof  # `make lint` checks the program with mypy too
+@pytest.mark.proof  # `make lint` checks the programs with mypy too
 @pytest.mark.parametrize("checker", ["mypy", "basedpyright"])
-def test_strict_type_checkers_accept_typed_programs(checker: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "files",
+    [[TYPED], [WEBSITE / "controller.py", WEBSITE / "website_types.py"]],
+    ids=["typed", "website"],
+)
+def test_strict_type_checkers_accept_typed_programs(
+    checker: str, files: list[Path], tmp_path: Path
+) -> None:
     """And they check it: a wrong line is an error."""
     command = shutil.which(checker, path=Path(sys.executable).parent)
     if command is None:
         pytest.skip(f"pip install {checker}, for this check of the types")
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM.read_text() + "\n\nwrong: int = make_app()[0]\n")
+    for path in files:
+        shutil.copy(path, tmp_path)
+    program = tmp_path / files[0].name
+    program.write_text(program.read_text() + "\n\nwrong: int = make_app()\n")
     if checker == "mypy":
         arguments = ["--strict", "--no-incremental"]
     else:
-        settings = {"include": ["program.py"], "typeCheckingMode": "strict"}
+        settings = {"include": ["*.py"], "typeCheckingMode": "strict"}
         (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
         arguments = ["--pythonpath", sys.executable]
     done = subprocess.run(

@@ -66,7 +66,7 @@ def assert_round_trips(conversions: Conversions) -> None:
 
 def _assert_round_trip(conversions: Conversions, old: type, new: type, checker: Checker) -> None:
     objects = manifests(old)  # says what to install if hypothesis is missing
-    from hypothesis import given  # noqa: PLC0415 - only tests have it
+    from hypothesis import HealthCheck, given, settings  # noqa: PLC0415 - only tests have it
 
     mine, other = (custom_resource_of(cls).resource.version for cls in (old, new))
 
@@ -86,7 +86,9 @@ def _assert_round_trip(conversions: Conversions, old: type, new: type, checker: 
                 f"{conversions.kind} {mine} → {other} → {mine} changes {difference}{instead}"
             )
 
-    given(objects)(round_trip)()
+    # A busy machine is no failure, and the objects of a large type take their time.
+    calmly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    calmly(given(objects)(round_trip))()
 
 
 def _plain(manifest: Mapping[str, Any], cls: type) -> dict[str, Any]:

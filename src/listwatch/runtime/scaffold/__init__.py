@@ -12,6 +12,7 @@ from typing import Self
 import msgspec
 
 from listwatch.errors import ConfigError
+from listwatch.objects.resource_types import plural_of
 from listwatch.selector import subdomain_problems
 
 _NAME = re.compile(r"[a-z]([a-z0-9]{0,39})")
@@ -58,7 +59,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"{kind!r} is not a kind: write it in CamelCase, like 'Website'")
         if "." not in group or subdomain_problems(group):
             raise ConfigError(f"{group!r} is not an API group: use a domain, like 'example.com'")
-        return cls(singular=name, plural=plural or f"{name}s", kind=kind, group=group)
+        return cls(singular=name, plural=plural or plural_of(name), kind=kind, group=group)
 
     def fill(self, text: str) -> str:
         """Return the example's text with these names in place of its own."""
