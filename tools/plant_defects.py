@@ -357,6 +357,20 @@ DEFECTS: Final = (
         "            pass",
         "client/test_transport.py client/test_http.py client/test_hostile.py",
     ),
+    Defect(
+        "a bundle forgets what a slow replica still serves",
+        "webhooks/rotation.py",
+        "return tuple(dict.fromkeys([*wanted, *kept]))",
+        "return tuple(dict.fromkeys(wanted))",
+        "webhooks/test_rotation.py",
+    ),
+    Defect(
+        "a webhook's function gets all the time that the server waits",
+        "webhooks/dispatch.py",
+        "return waits - min(_MARGIN_SECONDS, waits * _MARGIN)",
+        "return waits",
+        "webhooks/test_dispatch.py",
+    ),
 )
 
 

@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -149,3 +149,40 @@ async def test_in_a_pod_hooks_are_served_a_while_after_the_stop(
     await create(client, "late")
     await clock.advance(6)
     await serving
+
+
+class Undone:
+    """A registrar whose writes somebody always undoes."""
+
+    writes = 0
+
+    class Read:
+        def bundles(self, _: object) -> list[Any]:
+            return []
+
+    wanted = None
+
+    async def read(self) -> Read:
+        return self.Read()
+
+    async def publish(self, _published: Read, _authorities: object) -> int:
+        self.writes += 1
+        return 1
+
+
+async def test_two_programs_that_undo_each_other_do_not_write_in_a_hot_loop() -> None:
+    class Source:
+        async def look(self, *_: object, leads: bool) -> tuple[None, None]:
+            assert leads
+            return None, None
+
+    clock, registrar = FakeClock(), Undone()
+    upkeep = Upkeep(Source(), cast("Any", registrar), lambda _: None, clock=clock)
+    upkeep.lead(leads=True)
+    task = asyncio.create_task(upkeep.run())
+    await clock.advance(600)
+    task.cancel()
+    await asyncio.wait({task})
+    assert "does another program change the configurations" in upkeep.problem
+    # Delays grow to 30 s, less a quarter.
+    assert registrar.writes <= 8 * (600 / 22.5 + 7)

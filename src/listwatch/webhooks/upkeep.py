@@ -17,6 +17,8 @@ _logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at the certificate and the configurations.
 INTERVAL: Final = 30.0
+#: Looks that may follow each other at once; a first start needs three.
+_AT_ONCE: Final = 8
 
 
 class Source(Protocol):
@@ -36,6 +38,10 @@ class Source(Protocol):
             the published ones as they are. Or None to be asked again at once.
         """
         ...
+
+
+class UnstableError(ListWatchError):
+    """What was written is not there when it is read."""
 
 
 class SecretSource:
@@ -111,23 +117,30 @@ class Upkeep:
 
     async def run(self) -> None:
         """Look until cancelled; a failure is logged, and tried again later."""
-        failures = 0
+        failures = looks = 0
         while True:
+            seconds = INTERVAL
+            looks += 1
             try:
-                is_done = await self._look()
+                if not await self._look():
+                    if looks < _AT_ONCE:
+                        continue
+                    # Otherwise two programs that undo each other would write as fast as they can.
+                    raise UnstableError(
+                        "what was written is not kept as it was: does another program change the "
+                        "configurations or the Secret, or is the server too old for an option?"
+                    )
                 self.problem, failures = "", 0
             except (ConflictError, NotFoundError):
                 # Another replica was faster, or somebody deleted something.
-                is_done, seconds = True, WEBHOOKS.delay(0)
+                seconds = WEBHOOKS.delay(0)
             except (ListWatchError, TimeoutError) as error:
                 self.problem = str(error) or type(error).__name__
-                is_done, seconds = True, WEBHOOKS.delay(failures)
+                seconds = WEBHOOKS.delay(failures)
                 failures += 1
                 _logger.warning("webhooks: %s; next try in %.0f s", self.problem, seconds)
-            else:
-                seconds = INTERVAL
-            if is_done:
-                await self._sleep(seconds)
+            looks = 0
+            await self._sleep(seconds)
 
     async def _sleep(self, seconds: float) -> None:
         try:
