@@ -118,7 +118,7 @@ def _members(kind: type) -> list[str]:
     parts: dict[str, object] = {}
     for base in reversed(kind.__mro__):
         # What a class has of a private base is as public as the class.
-        if base is kind or (base.__module__.startswith("listwatch.") and base.__name__ == "Reads"):
+        if base is kind or base.__name__ in {"DeclaresSources", "DeclaresWebhooks", "Reads"}:
             parts |= vars(base)
     for name, value in sorted(parts.items()):
         if name.startswith("_"):
