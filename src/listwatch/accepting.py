@@ -9,7 +9,6 @@ import contextlib
 import errno
 import logging
 import os
-import resource
 import socket
 import ssl
 from collections.abc import Callable
@@ -42,6 +41,8 @@ def raise_file_limit() -> int:
 
     Raises the soft limit to the hard one. For a program, which owns its process.
     """
+    import resource  # noqa: PLC0415 - not on Windows, which has no such limit
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -2,7 +2,9 @@
 
 import os
 import stat
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -41,16 +43,37 @@ def create_private(path: Path, companions: Sequence[str] = ()) -> bool:
         if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
             raise PrivateFileError(f"{beside} is not a regular file; move it away")
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, _OWNER)
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _OWNER)
     except FileExistsError:
         if not stat.S_ISREG(path.stat().st_mode):
             raise PrivateFileError(f"{path} is not a regular file; name another") from None
         return False
     try:
-        os.fchmod(descriptor, _OWNER)  # a umask can remove the owner's own permissions
+        if hasattr(os, "fchmod"):
+            os.fchmod(descriptor, _OWNER)  # a umask can remove the owner's own permissions
     finally:
         os.close(descriptor)
     return True
+
+
+@contextmanager
+def file_of(content: bytes) -> Iterator[str]:
+    """Provide the path of a file with this content, for libraries that read only files.
+
+    On Linux the file is in memory. Elsewhere it is in a private temporary directory, and removed at
+    the end of the block.
+    """
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("listwatch"), "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.TemporaryDirectory(prefix="listwatch-") as directory:  # mode 0700
+        path = Path(directory, "content")
+        create_private(path)
+        path.write_bytes(content)
+        yield str(path)
 
 
 def tighten(path: Path, companions: Sequence[str] = ()) -> str:

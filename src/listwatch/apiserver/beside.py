@@ -4,14 +4,18 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+
+from listwatch.signal_handlers import ENDING, handling
 
 #: A shell's exit codes for a command that can't be executed, and for a missing one.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 
-async def run_beside(command: Sequence[str], kubeconfig: Path) -> tuple[int, str]:
+async def run_beside(
+    command: Sequence[str], kubeconfig: Path, stack: AsyncExitStack
+) -> tuple[int, str]:
     """Run a command to its end with KUBECONFIG set, and forward signals.
 
     Ctrl-C reaches the command through its terminal, so it is forwarded only if there is none.
@@ -19,6 +23,7 @@ async def run_beside(command: Sequence[str], kubeconfig: Path) -> tuple[int, str
     Args:
         command: the program and its arguments; shares the standard streams.
         kubeconfig: the value of KUBECONFIG.
+        stack: signals are handled until it ends, so that the caller can clean up.
 
     Returns:
         The exit code, as a shell's, and why the command did not start; otherwise "".
@@ -33,11 +38,9 @@ async def run_beside(command: Sequence[str], kubeconfig: Path) -> tuple[int, str
             with suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            loop.add_signal_handler(number, hand_on, number)
+    heard = [each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN]
     env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    stack.enter_context(handling(heard, hand_on))
     try:
         process = await asyncio.create_subprocess_exec(*command, env=env)
     except FileNotFoundError:
@@ -58,6 +61,8 @@ async def run_beside(command: Sequence[str], kubeconfig: Path) -> tuple[int, str
 
 def _is_in_foreground() -> bool:
     """Return whether a terminal sends its signals to this process, and so to its command."""
+    if not hasattr(os, "tcgetpgrp"):  # Windows: a console's interrupt goes to all its programs
+        return True
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

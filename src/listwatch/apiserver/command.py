@@ -16,6 +16,7 @@ import click
 from listwatch.apiserver.beside import run_beside
 from listwatch.errors import ConfigError, ListWatchError
 from listwatch.private_file import tighten
+from listwatch.signal_handlers import handling
 
 if TYPE_CHECKING:
     from listwatch.apiserver.http.tls import TLS
@@ -35,7 +36,8 @@ def write_private(path: Path, text: str) -> str:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:
-            os.fchmod(handle, 0o600)  # a umask can remove the owner's own permissions
+            if hasattr(os, "fchmod"):
+                os.fchmod(handle, 0o600)  # a umask can remove the owner's own permissions
             file.write(text)
         warning = tighten(path) if path.exists() else ""
         Path(name).replace(path)
@@ -62,9 +64,8 @@ async def _serve(
 
     if until_end_of_input:
         loop.add_reader(0, look_at_input)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     async with server, AsyncExitStack() as stack:
+        stack.enter_context(handling((signal.SIGINT, signal.SIGTERM), lambda _: stop.set()))
         if command and kubeconfig is None:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="listwatch-"))
             kubeconfig = Path(directory, "kubeconfig")
@@ -81,7 +82,7 @@ async def _serve(
         gc.enable()
         code = 0
         if command and kubeconfig is not None:
-            code, why = await run_beside(command, kubeconfig)
+            code, why = await run_beside(command, kubeconfig, stack)
             if why:
                 click.echo(f"listwatch apiserver: {why}", err=True)
         else:

@@ -314,7 +314,7 @@ async def _end(process: asyncio.subprocess.Process, *, has_group: bool) -> None:
 def _kill(process: asyncio.subprocess.Process, *, has_group: bool) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
-            if has_group:
+            if has_group and hasattr(os, "killpg"):
                 os.killpg(process.pid, signal.SIGKILL)
             else:
                 process.kill()

@@ -66,9 +66,10 @@ def _replace(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             now = os.fstat(descriptor)
-            if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
-                os.fchown(descriptor, before.st_uid, before.st_gid)
-            os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+            if hasattr(os, "fchown"):  # not on Windows
+                if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+                    os.fchown(descriptor, before.st_uid, before.st_gid)
+                os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
             file.write(content)
             file.flush()
             os.fsync(descriptor)

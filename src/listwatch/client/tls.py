@@ -1,14 +1,12 @@
 """TLS contexts from a configuration, whose secrets stay out of the file system."""
 
-import os
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from listwatch.client.config import Config
 from listwatch.client.credentials import Certificate
 from listwatch.errors import ConfigError
+from listwatch.private_file import file_of
 
 #: OpenSSL's reasons for a response that is not TLS.
 _NO_TLS: Final = frozenset(
@@ -65,7 +63,7 @@ def _verifying(config: Config, where: str) -> ssl.SSLContext:
 def _load(context: ssl.SSLContext, certificate: Certificate, where: str) -> None:
     pem = certificate.key.rstrip() + b"\n" + certificate.chain
     try:
-        with _as_file(pem) as path:
+        with file_of(pem) as path:
             context.load_cert_chain(path, password=_refuse_password)
     except _EncryptedKeyError:
         raise ConfigError(
@@ -75,23 +73,6 @@ def _load(context: ssl.SSLContext, certificate: Certificate, where: str) -> None
         raise ConfigError(
             f"{where}: the client certificate and key are not PEM or do not match"
         ) from None
-
-
-@contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
-    """Provide the content as a file, because the ssl module loads keys only from files."""
-    if hasattr(os, "memfd_create"):  # Linux: a file outside any directory
-        with os.fdopen(os.memfd_create("listwatch"), "wb") as file:
-            file.write(content)
-            file.flush()
-            yield f"/proc/self/fd/{file.fileno()}"
-        return
-    import tempfile  # noqa: PLC0415 - rarely needed
-
-    with tempfile.NamedTemporaryFile(prefix="listwatch-", suffix=".pem") as file:  # mode 0600
-        file.write(content)
-        file.flush()
-        yield file.name
 
 
 def handshake_failure(error: Exception) -> str:

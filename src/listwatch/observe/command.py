@@ -305,6 +305,10 @@ def observe_command(ctx: click.Context, /, *, connection: ConnectionOptions, **v
       listwatch observe services --template '{.spec.clusterIP}' -- ./register_dns.sh
       listwatch observe nodes --names ./known.sh --delete ./remove.sh -- ./add.sh
     """  # noqa: D301 - click's marker: do not rewrap
+    if not hasattr(os, "killpg"):
+        raise click.ClickException(
+            "listwatch observe runs on Linux and macOS: it ends commands by process group"
+        )
     try:
         options = _options(ctx.meta["command"], values)
         options.check()

@@ -32,6 +32,7 @@ from listwatch.observe.state import StateError, StateFile
 from listwatch.observe.templates.template import TemplateSyntaxError
 from listwatch.printable import printable
 from listwatch.runtime.reaper import Reaper
+from listwatch.signal_handlers import ENDING, handling
 
 if TYPE_CHECKING:
     from listwatch.cache.list_watch import Decoder, ListerWatcher
@@ -74,12 +75,9 @@ async def observe(options: ObserveOptions, printer: Printer, connection: Connect
     stop = _Stop()
     try:
         async with AsyncExitStack() as stack:
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is signal.SIG_IGN:
-                    continue  # nohup, or a shell's background job, ignores the signal
-                loop.add_signal_handler(number, stop)
-                stack.callback(loop.remove_signal_handler, number)
+            # nohup, or a shell's background job, ignores some.
+            heard = [each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN]
+            stack.enter_context(handling(heard, lambda _: stop()))
             await _observe(options, printer, connection, stop)
     except asyncio.CancelledError:
         if not stop.taken_back():

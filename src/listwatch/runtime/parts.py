@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from listwatch.clock import Clock, stray
 from listwatch.errors import unwrap
+from listwatch.signal_handlers import handling
 
 _logger = logging.getLogger(__name__)
 
@@ -122,7 +123,6 @@ def cancelled_at_once(parts: Sequence[Part]) -> Iterator[None]:
 def stopped_by_signals(stopping: asyncio.Event) -> Iterator[None]:
     """Set the event at the first SIGTERM or SIGINT, and cancel the body at the second."""
     task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
 
     def on_signal(number: signal.Signals) -> None:
         if stopping.is_set():
@@ -133,16 +133,12 @@ def stopped_by_signals(stopping: asyncio.Event) -> Iterator[None]:
         _logger.info("%s: stopping", number.name)
         stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
     try:
-        yield
+        with handling((signal.SIGTERM, signal.SIGINT), on_signal):
+            yield
     except asyncio.CancelledError:
         if not stopping.is_set():
             raise
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
 
 
 def kill_process() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import ssl
 from types import TracebackType
 from typing import Final, Self
@@ -12,6 +11,7 @@ from aiohttp import web
 from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
 from listwatch.clock import Clock, Timer
 from listwatch.errors import ConfigError
+from listwatch.private_file import file_of
 from listwatch.webhooks.dispatch import Dispatcher
 
 _logger = logging.getLogger(__name__)
@@ -41,16 +41,12 @@ class ServingContext:
         Raises:
             ConfigError: they are no PEM, or don't belong together.
         """
-        # OpenSSL's binding reads keys only from files; a file in memory never reaches a disk.
-        descriptor = os.memfd_create("webhook-certificate", os.MFD_CLOEXEC)
-        try:
-            with os.fdopen(os.dup(descriptor), "wb") as file:
-                file.write(key.rstrip() + b"\n" + certificate)
-            self.ssl.load_cert_chain(f"/proc/self/fd/{descriptor}")
-        except (ssl.SSLError, ValueError) as error:
-            raise ConfigError(f"the certificate and key can't be used: {error}") from None
-        finally:
-            os.close(descriptor)
+        # OpenSSL's binding reads keys only from files.
+        with file_of(key.rstrip() + b"\n" + certificate) as path:
+            try:
+                self.ssl.load_cert_chain(path)
+            except (ssl.SSLError, ValueError) as error:
+                raise ConfigError(f"the certificate and key can't be used: {error}") from None
 
 
 class ReviewServer:

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import hashlib
+import platform
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -108,6 +109,8 @@ def _or_status(run: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(run)
     def either(*, status: bool, **options: Any) -> None:
         if not status:
+            if platform.system() != "Linux":
+                raise click.ClickException("listwatch service-controller runs on Linux alone")
             run(**options)
             return
         connection: ConnectionOptions = options["connection"]
