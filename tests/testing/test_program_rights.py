@@ -191,6 +191,7 @@ def _run_pytest(directory: Path, *options: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.proof
 def test_what_simulated_programs_ask_for_is_recorded_too(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(_PROGRAM)
     (tmp_path / "test_it.py").write_text(_SIMULATION)
