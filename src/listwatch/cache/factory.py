@@ -124,6 +124,7 @@ class InformerFactory:
         self._clock = clock if clock is not None else Clock()
         self._on_error = on_error if on_error is not None else LogFailures(self._clock)
         self._informers: dict[Selection, SharedInformer] = {}
+        self._names: set[str] = set()
         self._running: asyncio.TaskGroup | None = None
         self._tasks: dict[SharedInformer, asyncio.Task[None]] = {}
         self._used = False
@@ -250,9 +251,12 @@ class InformerFactory:
 
     def _unique(self, name: str) -> str:
         # Selections may differ only in a transform or in fields; metrics need different names.
-        taken = {informer.name for informer in self._informers.values()}
-        names = (name, *(f"{name} #{number}" for number in range(2, len(taken) + 2)))
-        return next(each for each in names if each not in taken)
+        unique, number = name, 1
+        while unique in self._names:
+            number += 1
+            unique = f"{name} #{number}"
+        self._names.add(unique)
+        return unique
 
     def _make(self, selection: Selection) -> SharedInformer:
         return SharedInformer(
@@ -294,6 +298,7 @@ class InformerFactory:
             raise ValueError(f"{informer.name or 'the informer'} is not one of this factory")
         selection, known = ours[0]
         del self._informers[selection]
+        self._names.discard(known.name)
         task = self._tasks.pop(known, None)
         if task is None:
             if not self._ended:  # it never ran, and must not: whoever waits for it is told
