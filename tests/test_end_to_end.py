@@ -17,7 +17,8 @@ from listwatch.testing.workload import Action, ActionType, PodWorkload
 from processes import LISTWATCH, api_server, listwatch, running
 
 HEADER = re.compile(
-    r'# \S+ (?P<type>\w+) (?P<version>\d+)\t\S+ (?P<key>\S+ \S+) "(?P<uid>\S+) (?P<deleting>\S*)"'
+    r"# \S+ (?P<type>\w+) (?P<version>\d+)\t(?:\S+ )?(?P<key>\S+ \S+)"
+    r' "(?P<uid>\S+) (?P<deleting>\S*)"'
 )
 TEMPLATE = "{.metadata.uid} {.metadata.deletionTimestamp}"
 

@@ -189,7 +189,7 @@ def test_closed_standard_streams_end_nothing(kubeconfig: Path, tmp_path: Path, c
 def test_a_resource_that_cannot_be_watched_is_named(kubeconfig: Path) -> None:
     done = listwatch("observe", "bindings", "--once", KUBECONFIG=str(kubeconfig))
     assert done.returncode == 2
-    assert done.stderr == "error: bindings can't be listed and watched; its verbs are: create\n"
+    assert done.stderr == "error: bindings can't be listed; its verbs are: create\n"
 
 
 def test_a_selector_that_the_server_refuses_ends_it_at_once(kubeconfig: Path) -> None:

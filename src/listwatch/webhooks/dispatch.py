@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
-from aiohttp.http_exceptions import HttpProcessingError
 
 from listwatch.clock import Clock, in_own_task, stray
 from listwatch.errors import ListWatchError
@@ -247,8 +246,8 @@ async def _read(pieces: "AsyncIterable[bytes]", limit: int) -> bytes:
             if len(body) + len(piece) > limit:
                 raise _Refused(413, f"the review has more than {limit} bytes")
             body += piece
-    except (OSError, HttpProcessingError) as error:
-        raise _Refused(400, f"the body ends early: {type(error).__name__}") from None
+    except OSError as error:
+        raise _Refused(400, f"the body ends early: {error}") from None
     return bytes(body)
 
 

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import ssl
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Final, Self
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
 from listwatch.clock import Clock, Timer
@@ -22,6 +24,15 @@ GRACE: Final = 5.0
 #: its next one. API servers keep connections for 90 s.
 FIRST_REQUEST: Final = 10.0
 NEXT_REQUEST: Final = 120.0
+
+
+async def _pieces(request: web.BaseRequest) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives; raise OSError if it ends early or is broken."""
+    try:
+        async for piece in request.content.iter_any():
+            yield piece
+    except HttpProcessingError as error:
+        raise ConnectionError(type(error).__name__) from error
 
 
 class ServingContext:
@@ -162,7 +173,7 @@ class ReviewServer:
         if request.headers.get("Content-Encoding", "identity") != "identity":
             return web.Response(status=415, text="webhooks take no compressed reviews")
         reply = await self._dispatcher.reply(
-            request.path, request.query.get("timeout", ""), request.content.iter_any()
+            request.path, request.query.get("timeout", ""), _pieces(request)
         )
         response = web.Response(status=reply.status, body=reply.body)
         response.headers["Content-Type"] = reply.content_type

@@ -16,7 +16,6 @@ from listwatch.webhooks.options import Place, WebhookOptions, place_of
 from listwatch.webhooks.registration import Address, Registrar, Wanted
 from listwatch.webhooks.rotation import Rotation
 from listwatch.webhooks.secret import SecretStore
-from listwatch.webhooks.server import ReviewServer, ServingContext
 from listwatch.webhooks.upkeep import SecretSource, Source, Upkeep
 
 if TYPE_CHECKING:
@@ -133,6 +132,8 @@ class Webhooks:
             ConfigError: an option is invalid, the address is taken, the API server can't reach this
                 process, or the extra `webhooks` is not installed.
         """
+        from listwatch.webhooks.server import ReviewServer, ServingContext  # noqa: PLC0415 - loads aiohttp
+
         need_cryptography()
         place = place_of(self.options, self.app, namespace, client.config.server)
         context = ServingContext()
