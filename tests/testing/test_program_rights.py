@@ -180,7 +180,8 @@ def test_a_test_fails_for_a_missing_right_and_the_record_has_what_was_asked_for(
 
 def _run_pytest(directory: Path, *options: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
+        # The summary at the end would repeat the message, as far as the terminal is wide.
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rN", *options],
         cwd=directory,
         env=os.environ,
         capture_output=True,
