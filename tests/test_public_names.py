@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 
 import pytest
@@ -53,6 +54,14 @@ def test_a_package_lists_what_it_has_and_type_checkers_see_the_same(name: str) -
     assert imported_for_types(package) == set(package.__all__)
     assert set(package.__all__) <= set(dir(package))
     assert [one for one in package.__all__ if not hasattr(package, one)] == []
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_module_of_a_package_has_the_name_of_something_public(name: str) -> None:
+    package = import_module(name)
+    # an imported module would replace what is loaded on first use
+    modules = {module.name for module in iter_modules(package.__path__)}
+    assert modules & set(package.__all__) == set()
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
         SentRequest,
         Violation,
     )
-    from listwatch.simulation.page import (
-        page,
-    )
     from listwatch.simulation.report import (
         Report,
         SimulationFailedError,
@@ -29,6 +26,9 @@ if TYPE_CHECKING:
     )
     from listwatch.simulation.state import (
         State,
+    )
+    from listwatch.simulation.violation_page import (
+        page,
     )
     from listwatch.simulation.world import (
         World,
@@ -55,7 +55,7 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.simulation.faults": "FAULTS TokenError",
         "listwatch.simulation.loop": "SimulationError",
         "listwatch.simulation.oracles": "ORACLES SentRequest Violation",
-        "listwatch.simulation.page": "page",
+        "listwatch.simulation.violation_page": "page",
         "listwatch.simulation.report": "Report SimulationFailedError",
         "listwatch.simulation.simulating": "simulate",
         "listwatch.simulation.state": "State",

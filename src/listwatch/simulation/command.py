@@ -12,8 +12,8 @@ from listwatch.client.connection_options import Duration
 from listwatch.errors import ConfigError
 from listwatch.simulation.faults import FAULTS, TokenError
 from listwatch.simulation.oracles import ORACLES
-from listwatch.simulation.page import page
 from listwatch.simulation.simulating import simulate
+from listwatch.simulation.violation_page import page
 
 _FAULTS: Final = "\n".join(
     f"  {fault.name}{'' if fault.default else ' (only if named)'}: {fault.words}"
