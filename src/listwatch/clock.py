@@ -5,6 +5,8 @@ import heapq
 import itertools
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -112,6 +114,22 @@ async def in_own_task(work: Callable[[], Awaitable[T]]) -> T:
         return await work()
 
     return await asyncio.create_task(run())
+
+
+def in_thread(executor: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
+    """Run foreign code in a thread, with the caller's context variables.
+
+    A future can't hold StopIteration: it would never be done. As in a generator (PEP 479), it
+    becomes a RuntimeError. Cancelling the future does not end a running thread.
+    """
+
+    def run() -> T:
+        try:
+            return work()
+        except StopIteration as error:
+            raise RuntimeError("the function raised StopIteration") from error
+
+    return asyncio.get_running_loop().run_in_executor(executor, copy_context().run, run)
 
 
 class Clock:

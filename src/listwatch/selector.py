@@ -257,6 +257,22 @@ def subdomain_problems(text: str) -> list[str]:
     return problems
 
 
+_DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
+def dns_label_problems(text: str) -> list[str]:
+    """Return why a text is not an RFC 1035 label, such as the name of a Service, in words."""
+    problems = []
+    if len(text) > 63:
+        problems.append("must be no more than 63 characters")
+    if not _DNS_LABEL.fullmatch(text):
+        problems.append(
+            "must consist of lower case letters, digits and '-', begin with a letter, and not end "
+            "with '-'"
+        )
+    return problems
+
+
 #: The length of the longest label or annotation key.
 _LONGEST_KEY = 253 + len("/") + 63
 

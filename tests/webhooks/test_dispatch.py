@@ -104,6 +104,19 @@ async def test_an_unexpected_exception_is_logged_with_the_uid_and_told_nobody(
     assert dispatcher.statistics()[0].errors == 1
 
 
+@pytest.mark.parametrize("given", [object(), "\ud800", {1.5j: 1}])
+async def test_an_answer_that_is_no_json_is_a_failure_of_the_hook(
+    caplog: pytest.LogCaptureFixture, given: object
+) -> None:
+    async def warn(_: dict[str, Any]) -> Answer:
+        return Answer({"allowed": True, "warnings": [given]})
+
+    dispatcher = Dispatcher([Hook(warn)], clock=FakeClock())
+    assert (await ask(dispatcher)).status == 500
+    assert caplog.messages == ["webhook hook failed, request u1"]
+    assert dispatcher.statistics()[0].errors == 1
+
+
 async def test_a_request_that_a_hook_can_not_read_is_a_bad_request() -> None:
     async def fail(_: dict[str, Any]) -> Answer:
         raise ReviewError("no operation")

@@ -160,6 +160,11 @@ async def test_a_validating_function_that_returns_something_else_fails() -> None
         await answer(hook(lambda _: True), asked(manifest()))
 
 
+async def test_a_plain_function_that_finds_no_next_item_fails_at_once() -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await answer(hook(lambda _: next(iter(()))), asked(manifest()))
+
+
 async def test_a_change_in_place_becomes_the_smallest_patch_and_unknown_fields_stay() -> None:
     obj = manifest(host="a", unknown={"x": 1}, ports=[{"name": "web", "port": 1, "newer": "y"}])
 
@@ -273,8 +278,14 @@ class NotAResource:
         ({"operations": ()}, "are not among"),
         ({"timeout": 31}, "timeout 31 is not a whole number from 1 to 30"),
         ({"timeout": 2.5}, "timeout 2.5 is not a whole number"),
+        ({"timeout": 5.0}, "timeout 5.0 is not a whole number"),
         ({"failure_policy": "Pass"}, "'Pass' is none of Fail, Ignore"),
         ({"side_effects": "Few"}, "'Few' is none of None, NoneOnDryRun, Some"),
+        (
+            {"match_conditions": {"mine": "object.a == "}},
+            "condition 'mine': line 1, column 13: Syntax error",
+        ),
+        ({"match_conditions": {"mine": "1"}}, "'mine': must evaluate to bool but got int"),
         ({"reinvoke": True}, "only a mutating webhook can be invoked again"),
         ({"concurrency": 0}, "concurrency 0 is less than 1"),
         ({"name": "Check_It"}, "can't have this name: .*; give name="),

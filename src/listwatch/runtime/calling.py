@@ -5,10 +5,9 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from listwatch.clock import Clock, in_own_task
+from listwatch.clock import Clock, in_own_task, in_thread
 from listwatch.inline import runs_inline
 from listwatch.printable import printable
 from listwatch.runtime.leading import WhileLeading
@@ -90,7 +89,7 @@ class ReconcileCaller:
                 guard.check()  # the thread may have started late
             return self._function(key)
 
-        thread = asyncio.get_running_loop().run_in_executor(executor, copy_context().run, call)
+        thread = in_thread(executor, call)
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:

@@ -1,10 +1,9 @@
 """Converts the objects of a definition for the API server."""
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import Any, Final
 
+from listwatch.clock import in_thread
 from listwatch.resources.conversion import Conversions
 from listwatch.webhooks.dispatch import Answer, ReviewError
 
@@ -48,10 +47,7 @@ class ConversionHook:
             raise ReviewError("the review's request has no list of objects")
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self.concurrency, thread_name_prefix=self.name)
-        loop = asyncio.get_running_loop()
-        response = await loop.run_in_executor(
-            self._executor, copy_context().run, self._conversions.review, request
-        )
+        response = await in_thread(self._executor, lambda: self._conversions.review(request))
         return Answer(response, denied=response["result"]["status"] != "Success")
 
     def close(self) -> None:

@@ -199,7 +199,7 @@ class Dispatcher:
             async with limit, self._requests:
                 review = _decode(await _read(pieces, place.hook.limit), place.hook.review)
                 async with place.slots:
-                    answer = await self._answer(place.hook, review)
+                    answer, body = await self._answer(place.hook, review)
         except _Refused as refused:
             return refused.reply
         except TimeoutError:
@@ -209,12 +209,14 @@ class Dispatcher:
             return Reply(504, f"webhook {name} did not answer within {seconds:g} s".encode())
         if answer.denied:
             place.denied += 1
-        return _encoded(review, answer)
+        return Reply(200, body, "application/json")
 
-    async def _answer(self, hook: ReviewHook, review: _Review) -> Answer:
+    async def _answer(self, hook: ReviewHook, review: _Review) -> tuple[Answer, bytes]:
         uid = review.request.get("uid")
         try:
-            return await in_own_task(lambda: hook.answer(review.request))
+            answer = await in_own_task(lambda: hook.answer(review.request))
+            # A function may have put anything into its warnings, annotations and problems.
+            return answer, _encoded(review, answer)
         except ReviewError as error:
             raise _Refused(400, str(error)) from None
         except asyncio.CancelledError as cancellation:
@@ -265,10 +267,10 @@ def _decode(body: bytes, expected: tuple[str, str]) -> _Review:
     return review
 
 
-def _encoded(review: _Review, answer: Answer) -> Reply:
+def _encoded(review: _Review, answer: Answer) -> bytes:
     made = {
         "kind": review.kind,
         "apiVersion": review.api_version,
         "response": {**answer.response, "uid": review.request["uid"]},
     }
-    return Reply(200, msgspec.json.encode(made), "application/json")
+    return msgspec.json.encode(made)

@@ -1,18 +1,17 @@
 """A function as an admission hook: what it applies to, and how it is called."""
 
-import asyncio
 import base64
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
 from listwatch.client.resource import Resource
 from listwatch.client.typed_objects import manifest_of, schema_of_type, with_changes
+from listwatch.clock import in_thread
 from listwatch.errors import ConfigError
 from listwatch.objects import ObjectDecodeError
 from listwatch.objects.resource_types import name_of_resource
@@ -34,6 +33,7 @@ CONCURRENCY: Final = 16
 #: Seconds that the API server waits.
 TIMEOUT: Final = 10
 _OPERATIONS: Final = frozenset(get_args(Operation))
+_POSITION: Final = re.compile(r"compilation failed: ERROR: <input>:(\d+):(\d+)")
 _VERSION: Final = re.compile(r"v\d+((alpha|beta)\d+)?|\*")
 
 
@@ -200,7 +200,7 @@ class AdmissionHook(Generic[T]):
         if not options.operations or not set(options.operations) <= _OPERATIONS:
             known = ", ".join(sorted(_OPERATIONS))
             raise ConfigError(f"{words}: operations {options.operations} are not among {known}")
-        if options.timeout not in range(1, 31):
+        if type(options.timeout) is not int or options.timeout not in range(1, 31):
             raise ConfigError(
                 f"{words}: timeout {options.timeout} is not a whole number from 1 to 30"
             )
@@ -215,6 +215,9 @@ class AdmissionHook(Generic[T]):
             raise ConfigError(f"{words}: only a mutating webhook can be invoked again")
         if options.concurrency < 1:
             raise ConfigError(f"{words}: concurrency {options.concurrency} is less than 1")
+        for condition, text in options.match_conditions.items():
+            if why := _condition_problem(text):
+                raise ConfigError(f"{words}: the match condition {condition!r}: {why}")
         for selector in (options.namespace_selector, options.object_selector):
             try:
                 LabelSelector.from_dict(selector)
@@ -342,10 +345,7 @@ class AdmissionHook(Generic[T]):
                 self.concurrency, thread_name_prefix=f"webhook-{self.name}"
             )
         # A call whose time is over keeps its thread until it returns: the number stays bounded.
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
-            self._executor, copy_context().run, self._function, asked
-        )
+        found = await in_thread(self._executor, lambda: self._function(asked))
         return await found if inspect.isawaitable(found) else found
 
     def close(self) -> None:
@@ -353,6 +353,19 @@ class AdmissionHook(Generic[T]):
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _condition_problem(text: str) -> str:
+    """Return why a match condition does not compile, in one line; "" if it does."""
+    from listwatch.cel.admission import Vocabulary, compile_as  # noqa: PLC0415 - a parser, seldom needed
+    from listwatch.cel.types import BOOL  # noqa: PLC0415 - as above
+
+    found = compile_as(text, Vocabulary().environment(), BOOL)
+    return (
+        ""
+        if found.program is not None
+        else _POSITION.sub(r"line \1, column \2", found.error.partition("\n")[0])
+    )
 
 
 def is_typed_dict(cls: Any) -> bool:

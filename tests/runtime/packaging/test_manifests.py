@@ -147,9 +147,42 @@ def test_options_that_can_not_take_effect_are_told(
     assert words in make(write_program(tmp_path), *options, code=2).stderr
 
 
-def test_a_namespace_that_no_server_accepts_is_told(tmp_path: Path) -> None:
-    done = make(write_program(tmp_path), "-n", "Prod", code=1)
-    assert "the namespace 'Prod' can't name a service account" in str(done.exception)
+@pytest.mark.parametrize("namespace", ["Prod", "a.b", "a" * 64])
+def test_a_namespace_that_no_server_accepts_is_told(tmp_path: Path, namespace: str) -> None:
+    done = make(write_program(tmp_path), "-n", namespace, code=1)
+    assert f"the namespace {namespace!r} can't be used: " in str(done.exception)
+
+
+@pytest.mark.parametrize("name", ["shop.v2", "2shop", "a" * 64])
+def test_a_name_of_which_a_server_refuses_a_service_is_told(tmp_path: Path, name: str) -> None:
+    path = write_program(tmp_path)
+    path.write_text(path.read_text().replace('"web"', f'"{name}"'))
+    done = make(path, "-n", "prod", code=1)
+    assert f"the Manager's name {name!r} can't name a Service: " in str(done.exception)
+
+
+@pytest.mark.parametrize("namespace", ["default", "kube-system"])
+def test_a_namespace_of_the_cluster_itself_stays_as_it_is(tmp_path: Path, namespace: str) -> None:
+    made = make(write_program(tmp_path), "-n", namespace).stdout
+    assert "Namespace" not in [obj["kind"] for obj in objects(made)]
+
+
+@pytest.mark.parametrize("version", ["1", "1.2", "v1.2.3", "1.2.3 b", "01.2.3", ""])
+def test_a_version_that_no_chart_can_have_is_told(tmp_path: Path, version: str) -> None:
+    done = make(
+        write_program(tmp_path),
+        *("--helm", "-o", str(tmp_path / "chart"), "--chart-version", version),
+        code=1,
+    )
+    assert f"{version!r} can't be the version of a chart" in str(done.exception)
+    assert not (tmp_path / "chart").exists()
+
+
+def test_a_description_with_a_word_that_stands_for_a_value_is_told(tmp_path: Path) -> None:
+    path = write_program(tmp_path)
+    path.write_text(path.read_text().replace("{{ braces }}", "a listwatch-value-image"))
+    done = make(path, "--helm", "-o", str(tmp_path / "chart"), code=1)
+    assert "change that description or default" in str(done.exception)
 
 
 # --- Files ---

@@ -10,10 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import listwatch.version
+from listwatch.errors import ConfigError
 from listwatch.runtime.packaging.objects import ProgramObjects, Setting
 from listwatch.runtime.packaging.program import PackagedProgram
 from listwatch.runtime.packaging.rbac import Account, to_yaml
 
+#: A version as https://semver.org defines it, without leading zeros of a pre-release's numbers.
+_SEMVER: Final = re.compile(
+    r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
+    r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
+)
 _WORD: Final = "listwatch-value-"
 _NAMESPACE: Final = f"{_WORD}namespace"
 _PLACE: Final = f"{_WORD}place"
@@ -54,8 +60,18 @@ def helm_chart(program: PackagedProgram, setting: Setting, *, version: str) -> d
         version: of the chart and the program.
 
     Raises:
-        ConfigError: see `ProgramObjects`.
+        ConfigError: see `ProgramObjects`; or the version is none of a chart, or a definition
+            contains a word that stands for a value.
     """
+    if not _SEMVER.fullmatch(version):
+        raise ConfigError(
+            f"{version!r} can't be the version of a chart: give three numbers, such as 1.2.0"
+        )
+    if _WORD in to_yaml(program.definitions):
+        raise ConfigError(
+            f"a definition contains {_WORD!r}, which stands for values of the chart: change that "
+            "description or default"
+        )
     app = program.app
     words = Setting(
         namespace=_NAMESPACE,

@@ -30,7 +30,7 @@ def kustomize_base(
     objects = ProgramObjects(app, program.file, setting)
     rights = program.rights.narrowed(watched, program.scope_of)
     files: Mapping[str, Sequence[Mapping[str, Any]]] = {
-        "namespace.yaml": [objects.namespace()],
+        "namespace.yaml": objects.namespace(),
         "crds.yaml": objects.definitions(program.definitions),
         "rbac.yaml": role_manifests(app.name, setting.namespace, rights),
         "service.yaml": objects.services(),

@@ -5,8 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
+from listwatch.errors import ConfigError
 from listwatch.runtime.manager import Manager
 from listwatch.runtime.packaging.rbac import check_names
+from listwatch.selector import dns_label_problems
 from listwatch.webhooks.options import place_of
 from listwatch.webhooks.registration import MUTATING, VALIDATING, Wanted
 
@@ -58,6 +60,10 @@ class ProgramObjects:
 
     def __init__(self, app: Manager, file: str, setting: Setting) -> None:
         check_names(app.name, setting.namespace)
+        if problems := dns_label_problems(app.name):
+            raise ConfigError(
+                f"the Manager's name {app.name!r} can't name a Service: {problems[0]}"
+            )
         self._app = app
         self._file = file
         self._setting = setting
@@ -84,11 +90,18 @@ class ProgramObjects:
             found.append({**head, "metadata": {**metadata, "labels": labels}, **rest})
         return found
 
-    def namespace(self) -> dict[str, Any]:
-        """Return the namespace, in which only restricted pods run."""
+    def namespace(self) -> list[dict[str, Any]]:
+        """Return the namespace, in which only restricted pods run; none for a cluster's own.
+
+        Other pods of `default` or `kube-system` may need more, and nobody wants to delete these
+        with a program.
+        """
+        name = self._setting.namespace
+        if name == "default" or name.startswith("kube-"):
+            return []
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-        metadata = {"name": self._setting.namespace, "labels": labels}
-        return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+        metadata = {"name": name, "labels": labels}
+        return [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}]
 
     def definitions(self, definitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return definitions that call the program's conversion webhooks."""

@@ -15,7 +15,7 @@ from listwatch.runtime.packaging.rights import (
     rules_of,
     split_resource,
 )
-from listwatch.selector import subdomain_problems
+from listwatch.selector import dns_label_problems, subdomain_problems
 from listwatch.webhooks.hooks import AdmissionHook
 from listwatch.webhooks.registration import GROUP as REGISTRATION
 from listwatch.webhooks.registration import MUTATING, VALIDATING
@@ -275,14 +275,18 @@ class Account(NamedTuple):
 
 
 def check_names(name: str, namespace: str) -> None:
-    """Return if a service account can have this name and namespace.
+    """Return if a service account can have this name, in a namespace of this name.
 
     Raises:
         ConfigError: it can't.
     """
-    for what, text in (("Manager's name", name), ("namespace", namespace)):
-        if problems := subdomain_problems(text):
-            raise ConfigError(f"the {what} {text!r} can't name a service account: {problems[0]}")
+    if problems := subdomain_problems(name):
+        raise ConfigError(
+            f"the Manager's name {name!r} can't name a service account: {problems[0]}"
+        )
+    # A namespace may begin with a digit, unlike a Service.
+    if problems := dns_label_problems(f"n{namespace}" if namespace[:1].isdecimal() else namespace):
+        raise ConfigError(f"the namespace {namespace!r} can't be used: {problems[0]}")
 
 
 def to_yaml(objects: Iterable[object]) -> str:
