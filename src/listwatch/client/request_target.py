@@ -1,6 +1,7 @@
 """What a request is about: its resource, object and verb, from its method and path."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -22,6 +23,8 @@ class RequestTarget(NamedTuple):
         return f"{word}/{self.subresource}" if self.subresource else word
 
 
+# Statistics and a reconcile's history ask for the same request, often again for the same object.
+@lru_cache(maxsize=1024)
 def target_of(path: str) -> RequestTarget | None:
     """Return the target of a request's path; None if it is not a resource."""
     _, root, *parts = path.split("/")
