@@ -1,27 +1,15 @@
 """An API server for tests: in this process or a separate one, with or without asyncio."""
 
 import asyncio
-import contextlib
-import http.client
 import os
-import selectors
-import signal
-import ssl
-import sys
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from subprocess import PIPE, Popen, TimeoutExpired
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from listwatch.apiserver.access.asked_rights import TEST_CLIENT, AskedRight
-from listwatch.apiserver.control import Control
 from listwatch.apiserver.http.faults import Fault
 from listwatch.apiserver.http.request_log import RecordedRequest
 from listwatch.apiserver.server import EmbeddedAPIServer
@@ -30,28 +18,21 @@ from listwatch.apiserver.workloads.failures import PodFailure
 from listwatch.apiserver.workloads.options import Workloads
 from listwatch.client.client import Client
 from listwatch.client.config import Config
-from listwatch.client.kubeconfig import load_config
 from listwatch.clock import Clock
-from listwatch.errors import ConfigError, ListWatchError
+from listwatch.errors import ConfigError
+from listwatch.testing.server_homes import (
+    Home,
+    InLoop,
+    InSubprocess,
+    InThread,
+    ServerOptions,
+    config_of,
+)
 
 if TYPE_CHECKING:
     from listwatch.testing.program_rights import ProgramRoles, Roles
 
 __all__ = ["APIServer", "Fault"]
-
-#: Seconds that a server in a separate process may take to start, on a busy machine.
-_START_LIMIT = 30.0
-#: Seconds that it may take to end before it is killed.
-_STOP_LIMIT = 5.0
-
-
-class _Home(Protocol):
-    """Where the server runs."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def perform(self, name: str, body: bytes) -> object: ...
-    def kubeconfig(self) -> str: ...
 
 
 class APIServer:
@@ -106,17 +87,17 @@ class APIServer:
         self._roles = None if rbac is None else _roles(rbac, tokens)
         tokens = tokens if self._roles is None else self._roles.tokens
         file = None if data is None else Path(data)
-        self._options = _Options(file, tokens, controllers, workloads, seed, tls, clock)
+        self._options = ServerOptions(file, tokens, controllers, workloads, seed, tls, clock)
         self._subprocess = subprocess
         self._services = dict(services or {})
-        self._home: _Home | None = None
+        self._home: Home | None = None
         self._owner = 0
         self._config: Config | None = None
 
     # -- lifecycle -------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._begin(_Process(self._options) if self._subprocess else _Thread(self._options))
+        self._begin(InSubprocess(self._options) if self._subprocess else InThread(self._options))
         return self
 
     def __exit__(
@@ -129,12 +110,12 @@ class APIServer:
 
     async def __aenter__(self) -> Self:
         if self._subprocess:
-            await asyncio.to_thread(self._begin, _Process(self._options))
+            await asyncio.to_thread(self._begin, InSubprocess(self._options))
             return self
         server = self._options.server()
         try:
             await server.start()
-            self._begin(_Loop(server))
+            self._begin(InLoop(server))
         except BaseException:
             await server.stop()
             server.close()
@@ -148,20 +129,20 @@ class APIServer:
         traceback: TracebackType | None,
     ) -> None:
         home = self._home
-        if isinstance(home, _Loop):
+        if isinstance(home, InLoop):
             await home.server.stop()
             self._end()
         else:
             await asyncio.to_thread(self._end)
 
-    def _begin(self, home: _Home) -> None:
+    def _begin(self, home: Home) -> None:
         if self._home is not None:
             raise RuntimeError("this APIServer is already running")
         self._owner = os.getpid()
         home.start()
         self._home = home
         try:
-            self._config = _config(home.kubeconfig())
+            self._config = config_of(home.kubeconfig())
             for name, (host, port) in self._services.items():
                 self.add_service(name, host, port)
             if self._roles is not None:
@@ -180,7 +161,7 @@ class APIServer:
     # -- connecting ------------------------------------------------------------------------------
 
     @property
-    def _running(self) -> _Home:
+    def _running(self) -> Home:
         if self._home is None:
             raise RuntimeError("this APIServer is not running: use it in a `with` statement")
         return self._home
@@ -229,9 +210,9 @@ class APIServer:
             RuntimeError: it runs elsewhere.
         """
         home = self._running
-        if isinstance(home, _Process):
+        if isinstance(home, InSubprocess):
             raise RuntimeError("the server runs in a separate process")  # noqa: TRY004 - about the value, not the type
-        assert isinstance(home, _Loop | _Thread)  # noqa: S101 - there are no others
+        assert isinstance(home, InLoop | InThread)  # noqa: S101 - there are no others
         return home.server
 
     # -- causing trouble -------------------------------------------------------------------------
@@ -460,246 +441,3 @@ def _roles(rbac: "Roles", tokens: str) -> "ProgramRoles":
     if tokens:
         raise ConfigError("give an APIServer either rbac= or tokens=, not both")
     return ProgramRoles.of(rbac)
-
-
-def _workload_options(workloads: bool | Workloads) -> list[str]:  # noqa: FBT001 - as it is given
-    if not workloads:
-        return []
-    given = Workloads() if isinstance(workloads, bool) else workloads
-    return [
-        "--workloads",
-        *(
-            f"--{name.replace('_', '-')}={value}"
-            for name, value in msgspec.structs.asdict(given).items()
-        ),
-    ]
-
-
-class _Options(msgspec.Struct, frozen=True):
-    data: Path | None
-    tokens: str
-    controllers: bool
-    workloads: bool | Workloads
-    seed: int | None
-    tls: bool
-    clock: Clock | None
-
-    def server(self) -> EmbeddedAPIServer:
-        from listwatch.apiserver.access.auth import read_tokens  # noqa: PLC0415 - seldom needed
-        from listwatch.apiserver.http.tls import generated_tls  # noqa: PLC0415 - as above
-
-        return EmbeddedAPIServer(
-            data=self.data,
-            tokens=read_tokens(self.tokens, "tokens") if self.tokens else None,
-            controllers=self.controllers,
-            workloads=self.workloads,
-            clock=self.clock,
-            seed=self.seed,
-            test_api=True,
-            tls=generated_tls("127.0.0.1") if self.tls else None,
-        )
-
-
-class _Loop:
-    """In the event loop of its user, who has started it and will stop it."""
-
-    def __init__(self, server: EmbeddedAPIServer) -> None:
-        self.server = server
-        self._control = Control(server)
-
-    def start(self) -> None:
-        """Nothing to do."""
-
-    def stop(self) -> None:
-        self.server.close()
-
-    def perform(self, name: str, body: bytes) -> object:
-        return self._control.perform(name, body)
-
-    def kubeconfig(self) -> str:
-        return self.server.kubeconfig()
-
-
-class _Thread:
-    """In an event loop in its own thread."""
-
-    def __init__(self, options: _Options) -> None:
-        self._options = options
-        self._thread = threading.Thread(target=self._run, name="listwatch-apiserver", daemon=True)
-        self._ready = threading.Event()
-        self._failure: BaseException | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._end: asyncio.Event | None = None
-        self._server: EmbeddedAPIServer | None = None
-
-    @property
-    def server(self) -> EmbeddedAPIServer:
-        assert self._server is not None  # noqa: S101 - available only after the start
-        return self._server
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
-            self._failure = error
-        finally:
-            self._ready.set()
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._end = asyncio.Event()
-        async with self._options.server() as self._server:
-            self._ready.set()
-            await self._end.wait()
-
-    def start(self) -> None:
-        self._thread.start()
-        self._ready.wait()
-        if self._failure is not None:
-            self._thread.join()
-            raise self._failure
-
-    def stop(self) -> None:
-        if self._loop is not None and self._end is not None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed, after a failure
-                self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _in_loop(self, function: Callable[[], Any]) -> Any:
-        async def call() -> Any:
-            return function()
-
-        if self._loop is None:
-            raise RuntimeError("this APIServer is not running")
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
-
-    def perform(self, name: str, body: bytes) -> object:
-        return self._in_loop(lambda: Control(self.server).perform(name, body))
-
-    def kubeconfig(self) -> str:
-        return self.server.kubeconfig()
-
-
-class _Process:
-    """In a separate process."""
-
-    def __init__(self, options: _Options) -> None:
-        self._options = options
-        self._process: Popen[bytes] | None = None
-        self._complaints: IO[bytes] | None = None
-        self._kubeconfig = ""
-        self._config: Config | None = None
-
-    def start(self) -> None:
-        options = self._options
-        with tempfile.TemporaryDirectory(prefix="listwatch-") as name:
-            kubeconfig, tokens = Path(name, "kubeconfig"), Path(name, "tokens")
-            command = [sys.executable, "-m", "listwatch", "apiserver", "--test-api"]
-            command += ["--kubeconfig", str(kubeconfig), "--until-end-of-input"]
-            if options.data is not None:
-                command += ["--data", str(options.data)]
-            if options.tokens:
-                tokens.touch(mode=0o600)
-                tokens.write_text(options.tokens)
-                command += ["--token-auth-file", str(tokens)]
-            if not options.controllers:
-                command.append("--no-controllers")
-            command += _workload_options(options.workloads)
-            if options.tls:
-                command.append("--tls")
-            if options.seed is not None:
-                command += ["--seed", str(options.seed)]
-            # a file, because an unread pipe would block the server once it is full
-            self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
-            self._process = Popen(  # noqa: S603 - our own command
-                command,
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=self._complaints,
-                # the server connects only to webhooks, with their own CAs: don't load the system's
-                env={**os.environ, "SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull},
-            )
-            try:
-                self._wait(self._process)
-                self._kubeconfig = kubeconfig.read_text()
-            except BaseException:
-                self.stop()
-                raise
-        self._config = _config(self._kubeconfig)
-
-    def _wait(self, process: Popen[bytes]) -> None:
-        assert process.stdout is not None  # noqa: S101 - a pipe was requested
-        deadline = time.monotonic() + _START_LIMIT
-        said = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in said:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise ConfigError(f"the API server did not start within {_START_LIMIT:g} s")
-                part = os.read(process.stdout.fileno(), 4096)
-                if not part:
-                    words = self._complained().strip().removeprefix("listwatch apiserver: ")
-                    raise ConfigError(f"the API server did not start: {words}")
-                said += part
-
-    def _complained(self) -> str:
-        if self._complaints is None:
-            return ""
-        self._complaints.seek(0)
-        return self._complaints.read().decode(errors="replace")
-
-    def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.communicate(timeout=_STOP_LIMIT)
-        except TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise ListWatchError("the API server did not stop and was killed") from None
-        finally:
-            if self._kubeconfig:
-                sys.stderr.write(self._complained())
-            if self._complaints is not None:
-                self._complaints.close()
-
-    def _connection(self) -> http.client.HTTPConnection:
-        if self._config is None:
-            raise RuntimeError("this APIServer is not running")
-        url = urlsplit(self._config.server)
-        if url.scheme == "http":
-            return http.client.HTTPConnection(url.netloc, timeout=_STOP_LIMIT)
-        trust = ssl.create_default_context(
-            cadata=self._config.certificate_authority_data.decode("ascii")
-        )
-        return http.client.HTTPSConnection(url.netloc, timeout=_STOP_LIMIT, context=trust)
-
-    def perform(self, name: str, body: bytes) -> object:
-        connection = self._connection()
-        try:
-            connection.request("POST", f"/-/{name}", body)
-            answer = connection.getresponse()
-            value = msgspec.json.decode(answer.read())
-        finally:
-            connection.close()
-        if answer.status == 404:
-            raise LookupError(value["error"])
-        if answer.status != 200:
-            raise ValueError(value["error"])
-        return value
-
-    def kubeconfig(self) -> str:
-        return self._kubeconfig
-
-
-def _config(kubeconfig: str) -> Config:
-    with tempfile.TemporaryDirectory(prefix="listwatch-") as name:
-        path = Path(name, "kubeconfig")
-        path.touch(mode=0o600)
-        path.write_text(kubeconfig)
-        # A token from a file is never sent over http; one from a program is, on loopback.
-        return msgspec.structs.replace(load_config(path, environ={}), tls_only=False)
