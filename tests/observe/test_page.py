@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
 from listwatch.clock import Clock
@@ -40,7 +41,7 @@ async def _events(response: aiohttp.ClientResponse, count: int) -> list[dict[str
     while len(found) < count:
         line = await response.content.readline()
         assert line, f"the page ended after {found}"
-        if line.startswith(b"data: "):
+        if line.startswith(b"data: ") and b'"event":"hello"' not in line:
             found.append(json.loads(line[6:]))
     return found
 
@@ -66,6 +67,73 @@ async def test_a_page_gets_what_was_before_it_and_what_comes() -> None:
         assert started["argv"] == ["./run", "shop", "web-1"]
         assert len(str(output["text"])) == 8192
         assert (ended["code"], ended["seconds"]) == (3, 0.5)
+
+
+async def _greeting(session: aiohttp.ClientSession, url: str) -> dict[str, object]:
+    async with session.get(f"{url}/events") as response:
+        found: dict[str, object] = json.loads((await response.content.readline())[6:])
+        return found
+
+
+async def test_totals_count_from_the_start_not_what_is_kept() -> None:
+    page = Page("pods", Printer(), Clock())
+    for _ in range(1546):
+        page.told(_update(spec="after"), "Updated")
+    for run in range(3):
+        page.started(run, _update(), ["./run"])
+        page.ended(run, Outcome(run, seconds=0.5))
+    async with _served(page) as url, aiohttp.ClientSession() as session:
+        greeting = await _greeting(session, url)
+    assert (greeting["title"], greeting["totals"]) == ("pods", [1546, 3, 2])
+
+
+async def test_an_object_has_its_state_its_history_and_marked_gaps() -> None:
+    page = Page("pods", Printer(), Clock())
+    page.told(_update(spec="after"), "Updated")
+    again = msgspec.structs.replace(_update(spec="later"), type=ObservationType.RELISTED)
+    page.told(again, "Relisted")
+    async with _served(page) as url, aiohttp.ClientSession() as session:
+        where = {"resource": "pods", "key": "shop/web-1"}
+        async with session.get(f"{url}/object", params=where) as response:
+            found = await response.json()
+        async with session.get(f"{url}/objects") as response:
+            (row,) = (await response.json())["objects"]
+        async with session.get(f"{url}/object", params={"key": "shop/none"}) as response:
+            assert response.status == 404
+    assert (row["type"], row["changes"], row["version"]) == ("Relisted", 2, "2")
+    assert "spec: later" in found["text"]
+    assert [bool(change["gap"]) for change in found["history"]] == [False, True]
+
+
+async def test_an_object_that_came_is_told_by_its_fields() -> None:
+    page = Page("pods", Printer(), Clock())
+    old, new = _object(1), _object(2, spec={"ports": [{"port": 80, "name": "http"}]})
+    page.told(Observation(ObservationType.UPDATED, "shop/web-1", new, old=old), "Updated")
+    async with (
+        _served(page) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/events") as response,
+    ):
+        (change,) = await _events(response, 1)
+    assert change["fields"] == [
+        ["spec.ports[0].port", "(none)", "80"],
+        ["spec.ports[0].name", "(none)", '"http"'],
+    ]
+
+
+async def test_a_secret_is_shown_without_its_values() -> None:
+    page = Page("secrets", Printer(), Clock())
+    secret = _object(2, "Secret", data={"key": "c2VjcmV0"})
+    gained = Observation(
+        ObservationType.UPDATED, "shop/web-1", secret, old=_object(1, "Secret"), resource="secrets"
+    )
+    page.told(gained, "Updated")
+    async with _served(page) as url, aiohttp.ClientSession() as session:
+        where = {"resource": "secrets", "key": "shop/web-1"}
+        async with session.get(f"{url}/object", params=where) as response:
+            text = await response.text()
+    assert "c2VjcmV0" not in text
+    assert "(hidden)" in text
 
 
 async def test_the_values_of_secrets_are_not_sent() -> None:
@@ -155,7 +223,7 @@ async def test_an_open_page_does_not_hold_the_end_up() -> None:
         async with _served(page) as url:
             response = await session.get(f"{url}/events")
         async with asyncio.timeout(5):
-            assert await response.content.read() == b""
+            assert (await response.content.read()).count(b"data:") == 1  # the greeting
 
 
 @pytest.mark.proof
@@ -181,7 +249,7 @@ async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> N
         output = await tab.evaluate("document.querySelector('#failed pre').textContent")
         await tab.evaluate("document.querySelector('#failed details').open = true")
         page.told(_update(spec="after"), "Updated")
-        await tab.until("document.querySelectorAll('#changes li').length === 3")
+        await tab.until("document.querySelector('#changes').innerText.includes('×2')")
         assert await tab.evaluate("document.querySelector('#failed details').open")
         assert output == "<script>no route</script>"
         assert await tab.evaluate("document.querySelector('#fails').textContent") == "1"
@@ -195,4 +263,30 @@ async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> N
             await tab.size(width, 800)
             overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
             assert await tab.evaluate(overflow) == 0, width
+        assert tab.complaints == []
+
+
+@pytest.mark.proof
+@pytest.mark.needs("chromium")
+async def test_a_browser_keeps_rows_searches_while_held_and_shows_objects(tmp_path: Path) -> None:
+    page = Page("pods", Printer(), Clock())
+    async with _served(page) as url, open_page(f"{url}/?q=AFTER", tmp_path / "profile") as tab:
+        await tab.until("document.querySelector('#link')?.textContent === 'live'")
+        page.told(_update(spec="after"), "Updated")
+        page.told(_update(status="other"), "Updated")
+        await tab.until("document.querySelectorAll('#changes li').length === 1")
+        await tab.evaluate("window.first_ = document.querySelector('#changes li'); first_.focus()")
+        page.told(_update(data="after"), "Updated")
+        await tab.until("document.querySelectorAll('#changes li').length === 2")
+        assert await tab.evaluate("document.activeElement === first_ && first_.isConnected")
+        await tab.evaluate("hold(); $('search').value = 'OTHER'; filtered()")
+        page.told(_update(data="other"), "Updated")
+        await tab.until("document.querySelector('#hold').textContent === 'Go on (1 new)'")
+        assert await tab.evaluate("document.querySelectorAll('#changes li').length") == 1
+        assert await tab.evaluate("location.search") == "?q=OTHER"
+        await tab.evaluate("hold(); $('search').value = ''; filtered(); setView(true)")
+        await tab.until("document.querySelectorAll('#objects li').length === 1")
+        await tab.evaluate("document.querySelector('#objects a').click()")
+        await tab.until("document.querySelectorAll('#object-box ol li').length === 4")
+        assert "object=pods%2Fshop%2Fweb-1" in await tab.evaluate("location.search")
         assert tab.complaints == []

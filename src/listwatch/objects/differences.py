@@ -65,6 +65,7 @@ def shown_differences(
     is_secret: bool,
     ignored: Iterable[str] = (),
     managed_fields: bool = False,
+    expanded: bool = False,
 ) -> Iterator[tuple[str, str, str]]:
     """Yield path, old and new value of the fields that differ, as text to show.
 
@@ -76,9 +77,13 @@ def shown_differences(
         is_secret: they are a Secret.
         ignored: further paths to leave out; `*` stands for anything.
         managed_fields: show `metadata.managedFields`, too.
+        expanded: an object or array that came or went is told by its fields.
     """
     patterns = (*_NOISE, *(() if managed_fields else (_MANAGED_FIELDS,)), *ignored)
-    for difference in differences(old, new):
+    found = differences(old, new)
+    if expanded:
+        found = (leaf for difference in found for leaf in _leaves(difference))
+    for difference in found:
         path = difference.path
         if any(matches_path(path, pattern) for pattern in patterns):
             continue
@@ -86,6 +91,35 @@ def shown_differences(
             yield printable(path), HIDDEN, HIDDEN
         else:
             yield printable(path), _value(difference.old), _value(difference.new)
+
+
+def _leaves(difference: Difference) -> Iterator[Difference]:
+    """Yield a difference's fields: those that went, then those that came."""
+    path, old, new = difference.path, difference.old, difference.new
+    if not _has_fields(old) and not _has_fields(new):
+        yield difference
+        return
+    if old is not MISSING:
+        for place, value in _fields(path, old):
+            yield Difference(place, value, MISSING)
+    if new is not MISSING:
+        for place, value in _fields(path, new):
+            yield Difference(place, MISSING, value)
+
+
+def _has_fields(value: Any) -> bool:
+    return isinstance(value, (dict, list)) and bool(value)
+
+
+def _fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not _has_fields(value):
+        yield path, value
+    elif isinstance(value, dict):
+        for name, below in value.items():
+            yield from _fields(_below(path, name), below)
+    else:
+        for place, below in enumerate(value):
+            yield from _fields(f"{path}[{place}]", below)
 
 
 def _below(path: str, name: str) -> str:

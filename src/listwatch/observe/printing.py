@@ -92,8 +92,15 @@ class Printer:
         colour = _COLOURS.get(change.type, _DIM)
         return self._paint(header.rstrip("\n"), colour) + "\n"
 
-    def fields(self, change: Observation) -> Iterator[tuple[str, str, str]]:
-        """Yield path, old and new value of each field of an update to show."""
+    def fields(
+        self, change: Observation, *, expanded: bool = False
+    ) -> Iterator[tuple[str, str, str]]:
+        """Yield path, old and new value of each field of an update to show.
+
+        Args:
+            change: the change.
+            expanded: an object or array that came or went is told by its fields.
+        """
         if change.type is ObservationType.DELETED or not (change.object and change.old):
             return
         yield from shown_differences(
@@ -102,7 +109,18 @@ class Printer:
             is_secret=change.object.kind == "Secret",
             ignored=self._ignored,
             managed_fields=self._managed_fields,
+            expanded=expanded,
         )
+
+    def shown_object(self, change: Observation) -> str:
+        """Return the last known object as YAML, without the values of Secrets."""
+        obj = change.object
+        if obj is not None and not self._managed_fields:
+            content = obj.to_dict()
+            if isinstance(meta := content.get("metadata"), dict):
+                meta.pop("managedFields", None)
+            obj = Object.from_dict(content)
+        return _yaml(obj, hide_secrets=True)
 
     def _fields(self, change: Observation) -> str:
         return "".join(
