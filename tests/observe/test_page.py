@@ -249,7 +249,7 @@ async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> N
         output = await tab.evaluate("document.querySelector('#failed pre').textContent")
         await tab.evaluate("document.querySelector('#failed details').open = true")
         page.told(_update(spec="after"), "Updated")
-        await tab.until("document.querySelector('#changes').innerText.includes('×2')")
+        await tab.until("document.querySelector('#changes').innerText.includes('\\u00d72')")
         assert await tab.evaluate("document.querySelector('#failed details').open")
         assert output == "<script>no route</script>"
         assert await tab.evaluate("document.querySelector('#fails').textContent") == "1"
