@@ -1,6 +1,7 @@
 """What the start of a server loads: modules that no first request needs would slow every start."""
 
 import json
+import os
 import subprocess
 import sys
 from functools import cache
@@ -60,7 +61,12 @@ _UNUSED = (
 @cache
 def _loaded() -> tuple[frozenset[str], frozenset[str]]:
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _PROGRAM],
+        # Measuring coverage loads modules of its own.
+        env={name: value for name, value in os.environ.items() if "COVERAGE" not in name},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     started, answered = json.loads(done.stdout)
     return frozenset(started), frozenset(answered)

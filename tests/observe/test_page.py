@@ -105,6 +105,20 @@ async def test_an_object_has_its_state_its_history_and_marked_gaps() -> None:
     assert [bool(change["gap"]) for change in found["history"]] == [False, True]
 
 
+async def test_only_the_last_hundred_deleted_objects_are_kept() -> None:
+    page = Page("jobs", Printer(), Clock())
+    for number in range(150):
+        gone = Object.from_dict({"metadata": {"name": f"job-{number}", "namespace": "shop"}})
+        page.told(Observation(ObservationType.DELETED, gone.key, gone, resource="jobs"), "Deleted")
+    async with (
+        _served(page) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/objects") as response,
+    ):
+        rows = (await response.json())["objects"]
+    assert [row["name"] for row in rows] == [f"job-{number}" for number in range(50, 150)]
+
+
 async def test_an_object_that_came_is_told_by_its_fields() -> None:
     page = Page("pods", Printer(), Clock())
     old, new = _object(1), _object(2, spec={"ports": [{"port": 80, "name": "http"}]})

@@ -27,6 +27,12 @@ async def act():
 """
 
 
+@pytest.fixture(autouse=True)
+def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back what loading adds to the path: a file may be named pytest.py."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
 def program(tmp_path: Path, text: str, name: str = "program.py", header: str = HEADER) -> Path:
     path = tmp_path / name
     path.write_text(header + text)

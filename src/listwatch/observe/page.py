@@ -19,7 +19,8 @@ from listwatch.observe.printing import Printer
 from listwatch.printable import printable
 
 _KEPT: Final = 1000
-_KEPT_HISTORY: Final = 5000
+_KEPT_HISTORY: Final = 500
+_MOST_DELETED: Final = 100
 _MOST_OBJECTS: Final = 20_000
 _MOST_DIFFERENCES: Final = 50
 _MOST_OUTPUT: Final = 8 * 1024
@@ -62,7 +63,8 @@ class Page:
     `Reaction` reports to it. It keeps the last thousand events, and sends them to every open page.
     A reader that is too slow loses the oldest ones, and sees how many. Every event carries the
     totals since the start, so they don't depend on what is kept. It knows the last 20,000 objects
-    that changed, and the last 5000 changes for their histories. The values of Secrets are never
+    that changed, and 100 deleted ones, and the last
+    500 changes for their histories. The values of Secrets are never
     sent.
 
     Args:
@@ -78,6 +80,7 @@ class Page:
         self._kept: deque[bytes] = deque(maxlen=_KEPT)
         self._history: deque[tuple[tuple[str, str], int, bytes]] = deque(maxlen=_KEPT_HISTORY)
         self._objects: dict[tuple[str, str], _Known] = {}
+        self._deleted: dict[tuple[str, str], None] = {}
         self._forgotten = 0
         self._totals = {"changes": 0, "runs": 0, "failed": 0}
         self._since = clock.time()
@@ -94,10 +97,20 @@ class Page:
         number = self._totals["changes"]
         where = (change.resource, change.key)
         known = self._objects.pop(where, None) or _Known()
-        known.tell(change, kind, number, self._clock.time())
+        # The old state is told, and would be kept in memory for nothing.
+        kept = msgspec.structs.replace(change, old=None)
+        known.tell(kept, kind, number, self._clock.time())
         self._objects[where] = known
+        self._deleted.pop(where, None)
+        if change.type is ObservationType.DELETED:
+            self._deleted[where] = None
+            if len(self._deleted) > _MOST_DELETED:
+                gone = next(iter(self._deleted))
+                del self._deleted[gone], self._objects[gone]
         if len(self._objects) > _MOST_OBJECTS:
-            del self._objects[next(iter(self._objects))]
+            oldest = next(iter(self._objects))
+            del self._objects[oldest]
+            self._deleted.pop(oldest, None)
             self._forgotten += 1
         data = self._send(
             "change",

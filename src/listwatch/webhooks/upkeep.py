@@ -121,6 +121,8 @@ class Upkeep:
         while True:
             seconds = INTERVAL
             looks += 1
+            # What was noted up to now is seen by this look, so a failure waits for its delay.
+            self._again.clear()
             try:
                 if not await self._look():
                     if looks < _AT_ONCE:
@@ -148,7 +150,6 @@ class Upkeep:
                 await self._again.wait()
         except TimeoutError:
             return
-        self._again.clear()
 
     async def _look(self) -> bool:
         """Take one step; return whether there is nothing more to do now."""
