@@ -22,7 +22,6 @@ from client.transport_server import (
     failure,
     get,
     holding,
-    open_files,
     serving,
 )
 from listwatch.client import connection_pool
@@ -159,21 +158,22 @@ async def test_plain_text_in_place_of_tls_is_no_tls(authority: trustme.CA) -> No
             await get(server, ssl=client_context(authority))
 
 
-def silent(_server: Server) -> Run:
-    async def run(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    return run
-
-
 async def test_a_connection_that_is_not_made_in_time_is_given_up(authority: trustme.CA) -> None:
     clock = FakeClock()
-    before = open_files()
+    accepted = asyncio.Event()
+
+    def silent(_server: Server) -> Run:
+        async def run(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+            accepted.set()
+            await reader.read()
+
+        return run
+
     async with serving(silent) as server, asyncio.TaskGroup() as group:
         server.url = server.url.replace("http", "https")
         request = get(server, ssl=client_context(authority), clock=clock, connect_timeout=7)
         task = group.create_task(failure(request))
-        await eventually(lambda: open_files() == before + 3)  # the listener and both ends
+        await accepted.wait()
         await clock.advance(6.9)
         assert not task.done()
         await clock.advance(0.2)
