@@ -15,7 +15,7 @@ from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.clock import FakeClock
 from listwatch.errors import ConfigError
-from listwatch.objects import decode_object
+from listwatch.objects import Object, decode_object
 from listwatch.runtime import ClusterKey, ClusterReconciler, Clusters
 from listwatch.runtime.clusters.cluster_key import cluster_of
 from listwatch.runtime.clusters.clusters import UnknownClusterError
@@ -268,23 +268,51 @@ def kubeconfig(server: str, name: str = "c", **user: Any) -> str:
     )
 
 
+EXEC = {
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "command": "sh",
+    "interactiveMode": "Never",
+}
+TAGGED = kubeconfig("https://a", exec=EXEC).replace('"exec"', "!!binary ZXhlYw==")
+BOMB = "".join(f"x{n}: &x{n} [*x{n - 1}, *x{n - 1}]\n" for n in range(1, 60))
+
+
+def in_secret(text: str | None) -> Object:
+    data = {} if text is None else {"kubeconfig": base64.b64encode(text.encode()).decode()}
+    meta = {"name": "s", "namespace": "ns"}
+    return decode_object(json.dumps({"metadata": meta, "data": data}).encode())
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (None, "has no 'kubeconfig' in its data"),
-        ("{", "is no kubeconfig"),
-        (kubeconfig("https://a", exec={"command": "sh"}), "uses exec, which can name files"),
+        ("{", "Secret ns/s: its kubeconfig.* invalid YAML"),
+        (kubeconfig("https://a", exec=EXEC), "uses exec, which can name files"),
+        (TAGGED, "uses exec"),
+        (f"{kubeconfig('https://a', exec=EXEC)[:-1]}, users: []}}", "Secret ns/s: "),
         (kubeconfig("https://a", tokenFile="/etc/passwd"), "uses tokenFile"),
+        (kubeconfig("https://a", **{"client-certificate": "/a"}), "uses client-certificate,"),
+        (kubeconfig("https://a", **{"client-key": "/a"}), "uses client-key"),
+        (kubeconfig("unix:///run/other.sock"), "uses a unix socket"),
+        (f"x: &x [*x]\n{'- ' * 5000}", "Secret ns/s: "),
+        (f"x: {'[' * 3000}", "Secret ns/s: "),
+        (f"x0: &x0 [1]\n{BOMB}", "Secret ns/s: .*no current-context"),
+        ("users: &x [*x]", "Secret ns/s: "),
     ],
 )
 def test_a_secret_that_reaches_out_or_has_no_kubeconfig_is_refused(
     text: str | None, words: str
 ) -> None:
-    data = {} if text is None else {"kubeconfig": base64.b64encode(text.encode()).decode()}
-    meta = {"name": "s", "namespace": "ns"}
-    secret = decode_object(json.dumps({"metadata": meta, "data": data}).encode())
     with pytest.raises(ConfigError, match=words):
-        config_of(secret, "kubeconfig", trusted=False)
+        config_of(in_secret(text), "kubeconfig", trusted=False)
+
+
+def test_a_trusted_secret_may_run_commands_and_any_may_have_a_token() -> None:
+    text = kubeconfig("https://a", exec=EXEC)
+    assert config_of(in_secret(text), "kubeconfig", trusted=True).exec is not None
+    text = kubeconfig("https://a", token="t")
+    assert config_of(in_secret(text), "kubeconfig", trusted=False).token == "t"
 
 
 def test_a_key_of_a_cluster_is_text_with_two_parts() -> None:

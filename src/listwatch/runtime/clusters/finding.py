@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from listwatch.cache.shared_informer import SharedInformer
 from listwatch.client.config import Config
@@ -25,11 +25,16 @@ _logger = logging.getLogger(__name__)
 #: Gets the hub's client, and yields all clusters by name, again after each change.
 FindClusters: TypeAlias = Callable[["Client"], AsyncIterable[Mapping[str, Config]]]
 
-#: What in a kubeconfig names files of this machine, or runs its commands.
-_REACHES_OUT: Final = frozenset(
-    {"exec", "auth-provider", "tokenFile", "client-certificate", "client-key"}
-    | {"certificate-authority"}
-)
+#: What of a configuration names files of this machine, or runs its commands; and a kubeconfig's name
+#: of it.
+_REACHES_OUT: Final = {
+    "exec": "exec",
+    "oidc": "auth-provider",
+    "token_file": "tokenFile",
+    "client_certificate": "client-certificate",
+    "client_key": "client-key",
+    "certificate_authority": "certificate-authority",
+}
 
 
 def polled(
@@ -137,7 +142,10 @@ def in_secrets(
                         continue
                     versions[name] = obj.resource_version
                     try:
-                        good[name] = config_of(obj, key, trusted=trusted)
+                        # In a thread: a long one takes a while to parse.
+                        good[name] = await asyncio.to_thread(
+                            config_of, obj, key, trusted=trusted
+                        )
                     except ConfigError as error:
                         _logger.warning("cluster %s: %s", name, printable(str(error)))
                 yield dict(good)
@@ -152,29 +160,26 @@ def config_of(secret: Object, key: str, *, trusted: bool) -> Config:
         ConfigError: there is none, it is invalid, or it reaches out and is not trusted. The message
             shows nothing of it but names.
     """
-    import yaml  # noqa: PLC0415 - loaded on first use
-
     try:
-        text = base64.b64decode(secret["data"][key], validate=True).decode()
-        parsed = yaml.safe_load(text)
+        content = base64.b64decode(secret["data"][key], validate=True)
     except (KeyError, TypeError):
         raise ConfigError(f"Secret {secret.key} has no {key!r} in its data") from None
-    except (ValueError, yaml.YAMLError):
-        raise ConfigError(f"Secret {secret.key}: its {key!r} is no kubeconfig") from None
-    if not trusted and (found := sorted(_keys_of(parsed) & _REACHES_OUT)):
+    except ValueError:
+        raise ConfigError(f"Secret {secret.key}: its {key!r} is not valid base64") from None
+    try:
+        config = parse_kubeconfig(content)
+    except ConfigError as error:
+        raise ConfigError(f"Secret {secret.key}: its {error}") from None
+    # What was understood is checked, not the text, which another parser may read in another way.
+    found = [name for field, name in _REACHES_OUT.items() if getattr(config, field)]
+    if config.server.startswith("unix:"):
+        found.append("a unix socket")
+    if found and not trusted:
         raise ConfigError(
             f"Secret {secret.key}: its kubeconfig uses {', '.join(found)}, which can name files "
             "and run commands: put certificates and tokens into it, or pass trusted=True"
         )
-    return parse_kubeconfig(text)
-
-
-def _keys_of(value: Any) -> set[str]:
-    if isinstance(value, Mapping):
-        return {str(key) for key in value}.union(*map(_keys_of, value.values()))
-    if isinstance(value, list):
-        return set[str]().union(*map(_keys_of, value))
-    return set()
+    return config
 
 
 def _cluster_name(context: str) -> str:
