@@ -38,6 +38,9 @@ class StatusError(ListWatchError):
     #: Whether the server sent a `Status`; otherwise a proxy before the server may have responded.
     is_status = False
 
+    #: The resource of the refused request, as in metrics; empty if unknown.
+    resource = ""
+
     #: The HTTP status code of this class if no reason was given.
     default_code: ClassVar[int] = 0
     #: The server's reasons for this class.

@@ -1,5 +1,6 @@
 """Escapes foreign text for a terminal, a log or line-based output."""
 
+import json
 from typing import Final
 
 #: Maximum characters of foreign text in one message.
@@ -29,6 +30,21 @@ def printable(text: str, limit: int | None = MAX_CHARACTERS, *, keep: str = "") 
             for letter in text
         )
     return text if limit is None or len(text) <= limit else _without_middle(text, limit)
+
+
+def printable_json(text: str) -> str:
+    """Return JSON with the same meaning that is on one line and can't drive a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(map(_json_letter, text))
+
+
+def _json_letter(letter: str) -> str:
+    if letter.isprintable():
+        return letter
+    if letter in "\n\r\t":  # between the values: JSON strings have no such characters
+        return " "
+    return json.dumps(letter)[1:-1]
 
 
 def _without_middle(text: str, limit: int) -> str:

@@ -452,3 +452,9 @@ async def test_pages_are_read_when_they_are_asked_for(
         assert len(server.requests) == 1
         with pytest.raises(ExpiredError):
             await anext(pages)
+
+
+async def test_a_refusal_tells_the_resource_of_the_request(client: Client) -> None:
+    with pytest.raises(NotFoundError) as found:
+        await client.get("cm", "none", "default")
+    assert found.value.resource == "configmaps"

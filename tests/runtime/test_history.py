@@ -1,6 +1,8 @@
 """The records of what happened to a reconciler's keys."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,11 +11,13 @@ from hypothesis import strategies as st
 from listwatch.client.request_target import RequestTarget
 from listwatch.clock import FakeClock
 from listwatch.errors import ConflictError, InvalidError
-from listwatch.runtime.history import RECORDS_PER_KEY, History
+from listwatch.objects import Object, decode_object
+from listwatch.runtime.history import RECORDS_PER_KEY, History, KeyHistory
 from listwatch.runtime.reconcile_context import ReconcileContext
 from listwatch.runtime.reconcile_record import (
     MAX_BYTES,
     MAX_REQUESTS,
+    MAX_WRITTEN,
     RETRY,
     CacheVersion,
     ReconcileRecord,
@@ -22,6 +26,7 @@ from listwatch.runtime.reconcile_record import (
     words_of,
 )
 from listwatch.runtime.results import TerminalError, requeue_after
+from listwatch.runtime.story import stories_of
 from runtime.lagging_world import LaggingWorld
 from runtime.reconciler_world import World, widget
 
@@ -258,3 +263,114 @@ def test_triggers_of_a_key_that_another_replica_has_are_dropped() -> None:
 @pytest.mark.parametrize("body", [b"", b"{}", b"\xff" * 100, b'{"metadata":{"name":"a"}}'])
 def test_an_answer_without_a_version_has_none(body: bytes) -> None:
     assert send(begin(history(), "a"), "GET", body).version == ""
+
+
+def big(uid: str = "u") -> Object:
+    text = {"kind": "Widget", "metadata": {"name": "a", "uid": uid, "resourceVersion": "1"}}
+    return decode_object(json.dumps({**text, "data": "x" * MAX_BYTES}).encode())
+
+
+@pytest.mark.parametrize("how", ["refused", "too big", "no object", "late"])
+def test_a_state_that_no_diff_needs_is_not_kept(how: str) -> None:
+    story = history()
+    record = begin(story, "ns/a")
+    sent = SentRequest("PUT", TARGET, 0.0, before=big())
+    record.add_request(sent)
+    if how == "late":  # a task of the reconcile goes on after its end
+        story.end(record, 1.0, "success")
+    size = story.size
+    if how == "refused":
+        record.fail_request(sent, 1.0, ConflictError("changed"))
+    else:
+        record.end_request(sent, 1.0, 200, big().json() if how == "too big" else b"{}")
+    assert (sent.before, sent.after) == (None, b"")
+    assert sent.seconds == 1.0
+    if how == "late":
+        assert story.size == size == record.size
+
+
+def test_the_size_counts_both_states_the_caches_the_versions_and_the_errors() -> None:
+    caches: list[Any] = [SimpleNamespace(name="widgets", version=str(n)) for n in range(100)]
+    story = History(caches, lambda _: None, max_bytes=10**6, clock=FakeClock())
+    record = begin(story, "ns/a")
+    assert record.size > begin(history(), "ns/a").size + 100 * 80
+    before = record.size
+    state = decode_object(
+        b'{"metadata":{"name":"a","resourceVersion":"1"},"data":"' + b"x" * 9999 + b'"}'
+    )
+    sent = SentRequest("PUT", TARGET, 0.0, before=state)
+    record.add_request(sent)
+    record.end_request(sent, 1.0, 200, b'{"metadata":{"name":"a","resourceVersion":"2"}}')
+    assert sent.before is state
+    assert record.size >= before + 9999
+    freed = record.drop_states()
+    assert freed >= 9999
+    assert record.drop_states() == 0
+    before = record.size
+    story.end(record, 1.0, "error", ValueError("x" * 400))
+    assert record.size >= before + 400
+
+
+def test_a_reconcile_of_very_many_writes_keeps_the_newest_versions() -> None:
+    record = begin(history(), "ns/a")
+    for number in range(2 * MAX_WRITTEN):
+        send(record, "PUT", b'{"metadata":{"resourceVersion":"%d"}}' % number)
+    assert record.written == tuple(str(n) for n in range(MAX_WRITTEN, 2 * MAX_WRITTEN))
+
+
+def test_while_every_key_fails_making_room_costs_little_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = 0
+    real = KeyHistory.drop_states
+
+    def counted(self: KeyHistory) -> int:
+        nonlocal looked
+        looked += 1
+        return real(self)
+
+    monkeypatch.setattr(KeyHistory, "drop_states", counted)
+    story = history(max_bytes=500_000)
+    for number in range(3000):
+        story.end(begin(story, f"ns/{number}"), 1.0, "error", ValueError("no"))
+    assert 300 < len(story) <= 500
+    assert looked < 30 * 3000
+
+
+def test_the_answer_of_a_subresource_is_no_state_of_its_object() -> None:
+    story = history()
+    record = begin(story, "ns/a")
+    token = b'{"kind":"TokenRequest","metadata":{"name":"a"},"status":{"token":"hunter2"}}'
+    sent = SentRequest("POST", TARGET._replace(subresource="token"), 0.0)
+    record.add_request(sent)
+    record.end_request(sent, 1.0, 201, token)
+    written = send(record, "PUT", b'{"metadata":{"name":"a","resourceVersion":"7"}}')
+    assert (sent.after, bool(written.after)) == (b"", True)
+    assert [each.fields for each in stories_of([record], 1.0, 1.0)[0].requests] == [None, None]
+
+
+def test_what_a_server_says_of_a_secret_is_not_kept_though_it_does_not_name_the_kind() -> None:
+    story = history()
+    record = begin(story, "ns/a")
+    error = InvalidError('"" is invalid: patch: Invalid value: "hunter2"')
+    error.resource = "secrets"
+    sent = SentRequest("PATCH", TARGET._replace(plural="secrets"), 0.0)
+    record.fail_request(sent, 1.0, error)
+    story.end(record, 1.0, "error", error)
+    assert (sent.error, record.error) == ("InvalidError for a Secret",) * 2
+
+
+async def test_the_log_of_a_failed_reconcile_shows_nothing_of_a_secret(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.reconciler.for_("widget")
+    world.source("widget").add(widget("a"))
+    error = InvalidError('"" is invalid: patch: Invalid value: "hunter2"')
+    error.resource = "secrets"
+    world.outcomes["ns/a"] = [error]
+    async with world.running() as reconciler:
+        shown = reconciler.statistics().last_error
+    assert shown == "ns/a: InvalidError for a Secret"
+    assert shown in caplog.text
+    assert "hunter2" not in caplog.text

@@ -198,3 +198,13 @@ def test_options_of_kubectl_need_a_pod() -> None:
     found = CliRunner().invoke(cli, ["why", "-n", "shop"])
     assert found.exit_code == 2
     assert "need --pod" in found.output
+
+
+def test_json_is_printable_and_keeps_its_meaning() -> None:
+    lines: list[str] = []
+    state = KeyState(reconciler="r", key="ns/\x9b31m\u202e\x7f")
+    Teller("x", "json", lines.append).tell(document((state, "it is \x85done")))
+    (line,) = lines
+    assert line.isprintable()
+    (found,) = json.loads(line)["keys"]
+    assert (found["state"]["key"], found["answer"]["words"]) == (state.key, "it is \x85done")

@@ -327,6 +327,7 @@ class HTTP:
                         statistics.took(kind, now() - began)
                     return
                 error = await self._refusal(response, method, credentials)
+                error.resource = kind.resource
                 if not stream:
                     statistics.took(kind, now() - began)
             if response.status == 401 and not retried and await self._auth.renew(credentials):

@@ -1,7 +1,6 @@
 """Prints changes for people or programs, if there is no command."""
 
 import difflib
-import json
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
@@ -11,7 +10,7 @@ import yaml
 from listwatch.objects import Object
 from listwatch.objects.differences import HIDDEN, shown_differences
 from listwatch.observe.changes import Observation, ObservationType
-from listwatch.printable import printable
+from listwatch.printable import printable, printable_json
 
 _COLOURS = {
     ObservationType.ADDED: "32",
@@ -153,22 +152,7 @@ def _json_line(change: Observation, kind: str) -> str:
     for field, obj in (("object", change.object), ("oldObject", change.old)):
         if obj is not None:
             document[field] = msgspec.Raw(obj.json())
-    return _one_line(msgspec.json.encode(document).decode()) + "\n"
-
-
-def _one_line(text: str) -> str:
-    """Return JSON with the same meaning, printable and on one line."""
-    if text.isprintable():
-        return text
-    return "".join(map(_json_letter, text))
-
-
-def _json_letter(letter: str) -> str:
-    if letter.isprintable():
-        return letter
-    if letter in "\n\r\t":  # between the values: JSON strings have no such characters
-        return " "
-    return json.dumps(letter)[1:-1]
+    return printable_json(msgspec.json.encode(document).decode()) + "\n"
 
 
 def _yaml(obj: Object | None, *, hide_secrets: bool = False) -> str:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 from listwatch.clock import Clock
 from listwatch.runtime.reconcile_context import ReconcileContext
 from listwatch.runtime.reconcile_record import (
+    CACHE_BYTES,
+    RECORD_BYTES,
     REQUEUE,
     RETRY,
     CacheVersion,
     ReconcileRecord,
     Trigger,
-    place_of,
-    words_of,
 )
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ class History:
             known = self._quiet.get(key) or self._troubled.get(key)
             if known is not None:
                 wakes_itself = last.version in known.records[-1].written
+        caches = tuple([CacheVersion(cache.name, cache.version) for cache in self._caches])
         record = self.running[key] = ReconcileRecord(
             id=context.id,
             key=key,
@@ -134,7 +135,8 @@ class History:
             newest=newest,
             merged=merged,
             wakes_itself=wakes_itself,
-            caches=tuple([CacheVersion(cache.name, cache.version) for cache in self._caches]),
+            caches=caches,
+            size=RECORD_BYTES + CACHE_BYTES * len(caches),
         )
         return record
 
@@ -160,8 +162,7 @@ class History:
         record.result = result
         record.next_in = next_in
         if error is not None:
-            record.error = words_of(error)
-            record.place = place_of(error)
+            record.fail(error)
             self.failures.append(record)
         self.running.pop(key, None)
         known = self._quiet.pop(key, None) or self._troubled.pop(key, None) or KeyHistory()
@@ -183,11 +184,15 @@ class History:
     def _shrink(self) -> None:
         while self._quiet and self.size > self._max_bytes:
             self._drop(self._quiet.popitem(last=False)[1])
+        if self.size <= self._max_bytes:
+            return
+        # Make room for many: the keys are looked at one by one.
+        enough = self._max_bytes - self._max_bytes // 16
         for known in self._troubled.values():
-            if self.size <= self._max_bytes:
-                return
             self.size -= known.drop_states()
-        while self._troubled and self.size > self._max_bytes:
+            if self.size <= enough:
+                return
+        while self._troubled and self.size > enough:
             self._drop(self._troubled.popitem(last=False)[1])
 
     def _drop(self, known: KeyHistory) -> None:

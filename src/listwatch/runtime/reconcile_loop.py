@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from listwatch.clock import Clock, is_cancelled
 from listwatch.errors import QueueClosedError, unwrap
-from listwatch.printable import printable
+from listwatch.printable import MAX_CHARACTERS, printable
 from listwatch.runtime.calling import ReconcileCaller
 from listwatch.runtime.history import History
 from listwatch.runtime.key_limits import KeyLimits, Lru
 from listwatch.runtime.own_writes import OwnWrites
 from listwatch.runtime.reconcile_context import ReconcileContext, enter_reconcile
-from listwatch.runtime.reconcile_record import REQUEUE, RETRY, SUCCESS, Trigger
+from listwatch.runtime.reconcile_record import REQUEUE, RETRY, SUCCESS, Trigger, words_of
 from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
 from listwatch.runtime.recorded_writes import Write, record
 from listwatch.runtime.results import DONE, Result, is_expected, is_terminal
@@ -398,4 +398,4 @@ class ReconcileLoop:
         self._errors += 1
         error = unwrap(error)
         self._panics += not is_expected(error)
-        self.report(printable(f"{key}: {type(error).__name__}: {error}"), error)
+        self.report(printable(f"{key}: {words_of(error, MAX_CHARACTERS)}"), error)

@@ -19,6 +19,18 @@ SUCCESS: Final = "success"
 MAX_REQUESTS: Final = 30
 #: Bytes of one record; beyond that, states of written objects are not kept for a comparison.
 MAX_BYTES: Final = 128 * 1024
+#: Maximum versions kept of what one reconcile wrote, the newest ones.
+MAX_WRITTEN: Final = 100
+#: The approximate bytes of a record, of a cache's version in it, of a request and of a version.
+RECORD_BYTES: Final = 1000
+CACHE_BYTES: Final = 110
+_REQUEST_BYTES: Final = 500
+_VERSION_BYTES: Final = 60
+#: The subresources whose requests are answered with the object itself. Other answers are something
+#: else, such as a token.
+_OF_OBJECT: Final = frozenset(
+    {"", "status", "finalize", "approval", "ephemeralcontainers", "resize"}
+)
 #: Bytes of a response in which its version is searched.
 _HEAD_BYTES: Final = 16 * 1024
 _LONGEST_ERROR: Final = 500
@@ -64,6 +76,7 @@ class SentRequest(msgspec.Struct, gc=False):
         version: of the object in the response; empty if unknown.
         before: the object in the cache when a write was sent.
         after: JSON of the written object.
+        kept: the bytes of both states.
     """
 
     verb: str
@@ -75,6 +88,7 @@ class SentRequest(msgspec.Struct, gc=False):
     version: str = ""
     before: Object | None = None
     after: bytes = b""
+    kept: int = 0
 
     @property
     def is_write(self) -> bool:
@@ -111,7 +125,7 @@ class ReconcileRecord(msgspec.Struct, kw_only=True, gc=False):
         caches: the versions of the reconciler's caches at the start.
         requests: the first ones.
         unkept: the number of requests not in `requests`.
-        written: the versions of what it wrote.
+        written: the versions of what it wrote, the newest ones.
         seconds: duration; None while it runs.
         result: success, requeue, requeue_after, error, terminal_error or cancelled; empty while it
             runs.
@@ -139,13 +153,13 @@ class ReconcileRecord(msgspec.Struct, kw_only=True, gc=False):
     error: str = ""
     place: str = ""
     next_in: float | None = None
-    size: int = 1000
+    size: int = RECORD_BYTES
 
     def add_request(self, sent: SentRequest) -> None:
         """Record a request that is being sent."""
         if len(self.requests) < MAX_REQUESTS:
             self.requests = (*self.requests, sent)
-            self.size += 500
+            self.size += _REQUEST_BYTES
         else:
             self.unkept += 1
 
@@ -153,42 +167,66 @@ class ReconcileRecord(msgspec.Struct, kw_only=True, gc=False):
         """Record the response."""
         sent.seconds = now - sent.began
         sent.code = code
-        if not sent.target.name and not sent.is_write:
-            return  # a list
-        if (found := _VERSION.search(answer, 0, _HEAD_BYTES)) is not None:
-            sent.version = found[1].decode("utf-8", "replace")
-            if sent.is_write:
-                self.written = (*self.written, sent.version)
-        if sent.is_write and self.size + 2 * len(answer) <= MAX_BYTES:
-            sent.after = answer
-            self.size += 2 * len(answer)  # and the state before
+        before, sent.before = sent.before, None
+        # The size of a reconcile that has ended is already in its history's.
+        if self.result or not (sent.target.name or sent.is_write):
+            return
+        if (found := _VERSION.search(answer, 0, _HEAD_BYTES)) is None:
+            return
+        sent.version = found[1].decode("utf-8", "replace")
+        if not sent.is_write:
+            return
+        if len(self.written) < MAX_WRITTEN:
+            self.size += _VERSION_BYTES
+        self.written = (*self.written[1 - MAX_WRITTEN :], sent.version)
+        size = len(answer) + (0 if before is None else len(before.raw))
+        if sent.target.subresource in _OF_OBJECT and self.size + size <= MAX_BYTES:
+            sent.before, sent.after, sent.kept = before, answer, size
+            self.size += size
 
     def fail_request(self, sent: SentRequest, now: float, error: BaseException) -> None:
         """Record that there was no response, or a refusal."""
         sent.seconds = now - sent.began
         sent.code = error.code if isinstance(error, StatusError) else 0
+        sent.before = None
         sent.error = words_of(error)
+        if not self.result:
+            self.size += len(sent.error)
+
+    def fail(self, error: BaseException) -> None:
+        """Record the exception of a failed reconcile."""
+        self.error = words_of(error)
+        self.place = place_of(error)
+        self.size += len(self.error) + len(self.place)
 
     def drop_states(self) -> int:
         """Forget the states of written objects; return the number of bytes freed."""
-        before = self.size
+        freed = sum(sent.kept for sent in self.requests)
         for sent in self.requests:
-            self.size -= 2 * len(sent.after)
-            sent.before, sent.after = None, b""
-        return before - self.size
+            sent.before, sent.after, sent.kept = None, b"", 0
+        self.size -= freed
+        return freed
 
 
-def words_of(error: BaseException) -> str:
-    """Return type and message of an exception, without a refused Secret's values."""
+def words_of(error: BaseException, longest: int = _LONGEST_ERROR) -> str:
+    """Return type and message of an exception, without a refused Secret's values.
+
+    Args:
+        error: the exception.
+        longest: maximum characters of its message.
+    """
     if (
         isinstance(error, StatusError)
-        and error.details.get("kind") in {"secrets", "Secret"}
+        and (
+            error.resource.partition("/")[0] == "secrets"
+            or error.details.get("kind") in {"secrets", "Secret"}
+        )
         and error.code not in {404, 409}  # these name only the object
     ):
         return f"{type(error).__name__} for a Secret"
     text = str(error)
-    if len(text) > _LONGEST_ERROR:
-        text = f"{text[:_LONGEST_ERROR]}…"
+    if len(text) > longest:
+        text = f"{text[:longest]}…"
     return printable(f"{type(error).__name__}: {text}")
 
 

@@ -14,7 +14,7 @@ import msgspec
 from listwatch.client.command_line import CommandError, exit_code
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError, DisconnectedError, ListWatchError, NotFoundError
-from listwatch.printable import printable
+from listwatch.printable import printable, printable_json
 from listwatch.runtime.why_page import PATH, KeyAnswer, WhyDocument
 from listwatch.runtime.why_text import headline, reconcile_lines, story_lines
 
@@ -144,7 +144,7 @@ class Teller:
         new = [found for found in document.keys if self._is_new(found)]
         if self._form == "json":
             if new or self._is_first:
-                self._write(msgspec.json.encode(document).decode())
+                self._write(printable_json(msgspec.json.encode(document).decode()))
         elif self._key:
             for found in new:
                 self._tell_key(found)

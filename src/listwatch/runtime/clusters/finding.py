@@ -25,8 +25,8 @@ _logger = logging.getLogger(__name__)
 #: Gets the hub's client, and yields all clusters by name, again after each change.
 FindClusters: TypeAlias = Callable[["Client"], AsyncIterable[Mapping[str, Config]]]
 
-#: What of a configuration names files of this machine, or runs its commands; and a kubeconfig's name
-#: of it.
+#: The fields of a configuration that name files of this machine or run its commands, and their
+#: names in a kubeconfig.
 _REACHES_OUT: Final = {
     "exec": "exec",
     "oidc": "auth-provider",
@@ -143,9 +143,7 @@ def in_secrets(
                     versions[name] = obj.resource_version
                     try:
                         # In a thread: a long one takes a while to parse.
-                        good[name] = await asyncio.to_thread(
-                            config_of, obj, key, trusted=trusted
-                        )
+                        good[name] = await asyncio.to_thread(config_of, obj, key, trusted=trusted)
                     except ConfigError as error:
                         _logger.warning("cluster %s: %s", name, printable(str(error)))
                 yield dict(good)
