@@ -237,6 +237,21 @@ async def test_clusters_come_from_secrets_of_the_hub(world: World) -> None:
         await eventually(lambda: not clusters.status())
 
 
+async def test_a_search_that_begins_again_sees_that_all_secrets_are_gone(world: World) -> None:
+    hub = await world.client("hub")
+    seen: list[Mapping[str, Config]] = []
+
+    async def search() -> None:
+        async for found in in_secrets("default")(hub):
+            seen.append(found)  # noqa: PERF401 - looked at before the end
+
+    task = asyncio.create_task(search())
+    await eventually(lambda: seen == [{}])
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_clusters_come_from_the_contexts_of_a_kubeconfig(
     world: World, tmp_path: Path
 ) -> None:

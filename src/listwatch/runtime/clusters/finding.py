@@ -133,7 +133,7 @@ def in_secrets(
         async with SharedInformer(source, name="the clusters' secrets", clock=clock) as secrets:
             await secrets.wait_for_sync()
             listener = secrets.listen(name="clusters")
-            while await listener.take():
+            while True:
                 there = {obj.name: obj for obj in secrets.lister.list()}
                 for name in good.keys() - there.keys():
                     del good[name]
@@ -146,7 +146,9 @@ def in_secrets(
                         good[name] = await asyncio.to_thread(config_of, obj, key, trusted=trusted)
                     except ConfigError as error:
                         _logger.warning("cluster %s: %s", name, printable(str(error)))
-                yield dict(good)
+                yield dict(good)  # without any Secret, too: there may have been some before
+                if not await listener.take():
+                    return
 
     return find
 
