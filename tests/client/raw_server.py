@@ -63,13 +63,20 @@ async def _run(handle: Handle, reader: asyncio.StreamReader, writer: asyncio.Str
         await writer.wait_closed()
 
 
-def raw_server(pieces: list[bytes], *, close: bool = False) -> AbstractAsyncContextManager[str]:
-    """Answer the first request of a connection with the pieces, then close it or stay silent."""
+def raw_server(
+    pieces: list[bytes], *, close: bool = False, received: asyncio.Event | None = None
+) -> AbstractAsyncContextManager[str]:
+    """Answer the first request of a connection with the pieces, then close it or stay silent.
+
+    Sets `received` when a request is there.
+    """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         for piece in pieces:
             writer.write(piece)
+        if received is not None:
+            received.set()
         if not close:
             await reader.read()
 

@@ -126,12 +126,21 @@ async def test_a_bomb_of_compressed_zeros_is_refused_before_it_is_whole(
 
 
 async def fails_after(
-    clock: FakeClock, url: str, kind: type[Exception] = TimeoutError, method: str = "GET"
+    clock: FakeClock,
+    url: str,
+    kind: type[Exception] = TimeoutError,
+    method: str = "GET",
+    received: asyncio.Event | None = None,
 ) -> float:
-    """Return the seconds after which a request fails with such an error."""
+    """Return the seconds after which a request fails with such an error.
+
+    The clock stands until the server has `received` the request: connecting takes real time.
+    """
     begin = clock.now()
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(_time_out(clock, url, kind, method))
+        if received is not None:
+            await received.wait()
         while not reading.done():
             await asyncio.sleep(0)
             await clock.advance(1)
@@ -148,18 +157,26 @@ async def _time_out(clock: FakeClock, url: str, kind: type[Exception], method: s
 
 
 async def test_headers_that_do_not_come_are_given_up() -> None:
-    async with raw_server([]) as url:
-        assert await fails_after(FakeClock(), url) == pytest.approx(HEADERS_TIMEOUT, abs=10)
+    received = asyncio.Event()
+    async with raw_server([], received=received) as url:
+        seconds = await fails_after(FakeClock(), url, received=received)
+        assert seconds == pytest.approx(HEADERS_TIMEOUT, abs=10)
 
 
 async def test_a_head_that_never_ends_is_given_up() -> None:
-    async with raw_server([b"HTTP/1.1 200 OK\r\nX: y\r\n"]) as url:
-        assert await fails_after(FakeClock(), url) == pytest.approx(HEADERS_TIMEOUT, abs=10)
+    received = asyncio.Event()
+    async with raw_server([b"HTTP/1.1 200 OK\r\nX: y\r\n"], received=received) as url:
+        seconds = await fails_after(FakeClock(), url, received=received)
+        assert seconds == pytest.approx(HEADERS_TIMEOUT, abs=10)
 
 
 async def test_silence_within_an_answer_is_given_up() -> None:
-    async with raw_server([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nha"]) as url:
-        assert await fails_after(FakeClock(), url) == pytest.approx(SILENCE_TIMEOUT, abs=10)
+    received = asyncio.Event()
+    async with raw_server(
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nha"], received=received
+    ) as url:
+        seconds = await fails_after(FakeClock(), url, received=received)
+        assert seconds == pytest.approx(SILENCE_TIMEOUT, abs=10)
 
 
 async def test_an_answer_that_takes_long_and_is_never_silent_for_long_is_read() -> None:
