@@ -50,14 +50,8 @@ class Until:
         self._met: set[tuple[str, str]] = set()
         self._unmet: dict[tuple[str, str], Object] = {}
 
-    def __bool__(self) -> bool:
-        """Whether there is any condition."""
-        return bool(self._checks)
-
     def update(self, resource: str, key: str, obj: Object | None) -> None:
         """Record the state of an object; None if it is gone."""
-        if not self._checks:
-            return
         place = (resource, key)
         self._met.discard(place)
         self._unmet.pop(place, None)
