@@ -11,6 +11,7 @@ import msgspec
 from listwatch.clock import Clock, in_own_task, stray
 from listwatch.errors import ListWatchError
 from listwatch.printable import printable
+from listwatch.webhooks.bodies import Bodies, Body
 from listwatch.workqueue.metrics import Histogram, HistogramStatistics
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 #: Upper bounds of the buckets of a hook's latency, in seconds.
 LATENCY_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10)
-#: Maximum requests that are read or answered at once, of all hooks together.
+#: Maximum requests that are answered at once, of all hooks together.
 REQUESTS: Final = 100
 #: The API server's own limit of a request is 3 MiB, and a review has the object twice.
 REVIEW_BYTES: Final = 7 * 1024 * 1024
@@ -164,6 +165,7 @@ class Dispatcher:
 
     def __init__(self, hooks: Iterable[ReviewHook], *, clock: Clock) -> None:
         self._clock = clock
+        self._bodies = Bodies()
         self._requests = asyncio.Semaphore(REQUESTS)
         self._places = {hook.path: _Place(hook) for hook in hooks}
 
@@ -196,10 +198,14 @@ class Dispatcher:
         name = place.hook.name
         limit = self._clock.timeout(seconds)
         try:
-            async with limit, self._requests:
-                review = _decode(await _read(pieces, place.hook.limit), place.hook.review)
-                async with place.slots:
-                    answer, body = await self._answer(place.hook, review)
+            # Slow senders take no turn of those whose review is there.
+            async with limit:
+                with self._bodies.body() as body:
+                    await _read(pieces, place.hook.limit, body)
+                    async with self._requests:
+                        review = _decode(body.data, place.hook.review)
+                        async with place.slots:
+                            answer, text = await self._answer(place.hook, review)
         except _Refused as refused:
             return refused.reply
         except TimeoutError:
@@ -209,7 +215,7 @@ class Dispatcher:
             return Reply(504, f"webhook {name} did not answer within {seconds:g} s".encode())
         if answer.denied:
             place.denied += 1
-        return Reply(200, body, "application/json")
+        return Reply(200, text, "application/json")
 
     async def _answer(self, hook: ReviewHook, review: _Review) -> tuple[Answer, bytes]:
         uid = review.request.get("uid")
@@ -241,19 +247,17 @@ def _limit(told: str, timeout: float) -> float:
     return waits - min(_MARGIN_SECONDS, waits * _MARGIN)
 
 
-async def _read(pieces: "AsyncIterable[bytes]", limit: int) -> bytes:
-    body = bytearray()
+async def _read(pieces: "AsyncIterable[bytes]", limit: int, body: Body) -> None:
     try:
         async for piece in pieces:
-            if len(body) + len(piece) > limit:
+            if len(body.data) + len(piece) > limit:
                 raise _Refused(413, f"the review has more than {limit} bytes")
-            body += piece
+            await body.add(piece)
     except OSError as error:
         raise _Refused(400, f"the body ends early: {error}") from None
-    return bytes(body)
 
 
-def _decode(body: bytes, expected: tuple[str, str]) -> _Review:
+def _decode(body: bytearray, expected: tuple[str, str]) -> _Review:
     try:
         review = msgspec.json.decode(body, type=_Review)
     except (msgspec.MsgspecError, RecursionError) as error:
