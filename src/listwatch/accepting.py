@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from listwatch.clock import Clock, Timer
@@ -250,6 +250,41 @@ class Acceptor:
         for connection in self._taken:  # their tasks were cancelled before they started
             connection.close()
         self._taken.clear()
+
+
+@contextlib.asynccontextmanager
+async def accepting_at(
+    host: str,
+    port: int,
+    protocol: Callable[[], asyncio.BaseProtocol],
+    *,
+    clock: Clock,
+    ssl_context: ssl.SSLContext | None = None,
+) -> AsyncIterator[int]:
+    """Accept connections on all addresses of a host within the block; provide the port.
+
+    Args:
+        host: a name or address; empty for all interfaces.
+        port: 0 for a free port.
+        protocol: creates the protocol of a connection.
+        clock: the time.
+        ssl_context: for TLS.
+
+    Raises:
+        OSError: an address is unavailable.
+    """
+    sockets = await listening_sockets(host or None, port)
+    bound: int = sockets[0].getsockname()[1]
+    shortages = ShortageLog(clock)
+    acceptors = [
+        Acceptor(each, protocol, shortages=shortages, clock=clock, ssl_context=ssl_context)
+        for each in sockets
+    ]
+    try:
+        yield bound
+    finally:
+        for acceptor in acceptors:
+            await acceptor.aclose()
 
 
 async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:

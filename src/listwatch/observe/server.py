@@ -1,12 +1,12 @@
 """The observer's plain HTTP pages: metrics and health."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from aiohttp import web
 
-from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
+from listwatch.accepting import accepting_at
 from listwatch.clock import Clock
 from listwatch.local_web import is_own_name
 from listwatch.observe.metrics import ObserveMetrics
@@ -74,29 +74,20 @@ async def serve(
     await runner.setup()
     serve_connection = runner.server
     assert serve_connection is not None  # noqa: S101 - set up before
-    clock = Clock()
-    acceptors: list[Acceptor] = []
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(runner.cleanup)
+        if page is not None:
+            stack.callback(page.close)
+        accepting = accepting_at(host, port, serve_connection, clock=Clock())
         try:
-            sockets = await listening_sockets(host or None, port)
+            bound = await stack.enter_async_context(accepting)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ListenError(
                 f"unable to listen on {address!r}: {reason}; choose another --listen-addr"
             ) from error
-        bound = sockets[0].getsockname()
-        shortages = ShortageLog(clock)
-        acceptors = [
-            Acceptor(sock, serve_connection, shortages=shortages, clock=clock) for sock in sockets
-        ]
         shown = host or "127.0.0.1"
-        yield f"http://{f'[{shown}]' if ':' in shown else shown}:{bound[1]}"
-    finally:
-        for acceptor in acceptors:
-            await acceptor.aclose()
-        if page is not None:
-            page.close()
-        await runner.cleanup()
+        yield f"http://{f'[{shown}]' if ':' in shown else shown}:{bound}"
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 import msgspec
 
-from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
+from listwatch.accepting import accepting_at
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
 from listwatch.local_web import is_loopback, is_own_name
@@ -95,7 +96,7 @@ class HealthServer:
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or Clock()
-        self._acceptors: list[Acceptor] = []
+        self._stack = AsyncExitStack()
         self._checks = checks
         self._live_checks = live_checks
         self._registry = registry
@@ -103,7 +104,6 @@ class HealthServer:
         self._host = host
         self._asked_port = port
         self.port = port
-        self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
@@ -123,22 +123,19 @@ class HealthServer:
             app.router.add_get(page.path, self._guarded(page))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
-        try:
-            sockets = await listening_sockets(self._host or None, self._asked_port)
-        except OSError as error:
-            await runner.cleanup()
-            raise ConfigError(
-                f"cannot serve health and metrics on {self._host}:{self._asked_port}: "
-                f"{error.strerror or error}; choose another port, or 0 for a free one"
-            ) from None
         serve = runner.server
         assert serve is not None  # noqa: S101 - set up before
-        self._runner = runner
-        self.port = sockets[0].getsockname()[1]
-        shortages = ShortageLog(self._clock)
-        self._acceptors = [
-            Acceptor(sock, serve, shortages=shortages, clock=self._clock) for sock in sockets
-        ]
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(runner.cleanup)
+            accepting = accepting_at(self._host, self._asked_port, serve, clock=self._clock)
+            try:
+                self.port = await stack.enter_async_context(accepting)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot serve health and metrics on {self._host}:{self._asked_port}: "
+                    f"{error.strerror or error}; choose another port, or 0 for a free one"
+                ) from None
+            self._stack = stack.pop_all()
         _logger.info("health and metrics on %s", self.url)
         return self
 
@@ -148,11 +145,7 @@ class HealthServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for acceptor in self._acceptors:
-            await acceptor.aclose()
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await self._stack.aclose()
 
     async def _healthz(self, request: "web.Request") -> "web.Response":
         del request

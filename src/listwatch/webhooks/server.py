@@ -4,13 +4,14 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, Self
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
+from listwatch.accepting import accepting_at
 from listwatch.clock import Clock, Timer
 from listwatch.errors import ConfigError
 from listwatch.private_file import file_of
@@ -88,8 +89,7 @@ class ReviewServer:
         self._host = host
         self._asked_port = port
         self._clock = clock
-        self._acceptors: list[Acceptor] = []
-        self._runner: web.ServerRunner | None = None
+        self._stack = AsyncExitStack()
         self._waiting: dict[object, Timer] = {}
         #: The port that it listens on.
         self.port = port
@@ -110,27 +110,24 @@ class ReviewServer:
 
         runner = web.ServerRunner(server, shutdown_timeout=GRACE)
         await runner.setup()
-        try:
-            sockets = await listening_sockets(self._host or None, self._asked_port)
-        except OSError as error:
-            await runner.cleanup()
-            raise ConfigError(
-                f"cannot serve webhooks on {self._host}:{self._asked_port}: "
-                f"{error.strerror or error}; choose another port, or 0 for a free one"
-            ) from None
-        self._runner = runner
-        self.port = sockets[0].getsockname()[1]
-        shortages = ShortageLog(self._clock)
-        self._acceptors = [
-            Acceptor(
-                sock,
+        async with AsyncExitStack() as stack:
+            stack.callback(self._cancel_timers)
+            stack.push_async_callback(runner.cleanup)
+            accepting = accepting_at(
+                self._host,
+                self._asked_port,
                 connected,
-                shortages=shortages,
                 clock=self._clock,
                 ssl_context=self._context.ssl,
             )
-            for sock in sockets
-        ]
+            try:
+                self.port = await stack.enter_async_context(accepting)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot serve webhooks on {self._host}:{self._asked_port}: "
+                    f"{error.strerror or error}; choose another port, or 0 for a free one"
+                ) from None
+            self._stack = stack.pop_all()
         _logger.info("webhooks on port %d of %s", self.port, self._host)
         return self
 
@@ -140,11 +137,9 @@ class ReviewServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for acceptor in self._acceptors:
-            await acceptor.aclose()
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await self._stack.aclose()
+
+    def _cancel_timers(self) -> None:
         for timer in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
