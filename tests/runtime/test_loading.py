@@ -237,7 +237,7 @@ def test_options_take_effect_whatever_the_file_does_with_them(tmp_path: Path, te
     )
     assert (app.lease, app.shares_keys, app.has_server) == ("asked", False, True)
     # private: settings that a command changes before the start
-    assert (app._namespace, app._health_host, app._health_port) == ("there", "127.0.0.2", 0)
+    assert (app._namespace, app._showing.host, app._showing.port) == ("there", "127.0.0.2", 0)
     assert app._config == CONFIG  # private: settings that a command changes before the start
     assert loaded(tmp_path, text, IMPORTS, config=CONFIG, leader_election="").lease == ""
 

@@ -15,9 +15,10 @@ from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.errors import ConfigError
+from listwatch.runtime.body_scope import ManagerError
 from listwatch.runtime.health import Check
 from listwatch.runtime.leading import LeadershipLostError
-from listwatch.runtime.manager import Manager, ManagerError
+from listwatch.runtime.manager import Manager
 from listwatch.runtime.reconciler import NotStartedError
 from listwatch.testing.waiting import eventually
 from metric_samples import samples_of

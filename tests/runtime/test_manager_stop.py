@@ -11,7 +11,8 @@ import pytest
 from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.config import Config
 from listwatch.clock import FakeClock
-from listwatch.runtime.manager import Manager, ManagerError
+from listwatch.runtime.body_scope import ManagerError
+from listwatch.runtime.manager import Manager
 from listwatch.testing.waiting import eventually
 
 

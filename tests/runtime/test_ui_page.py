@@ -104,7 +104,7 @@ async def test_other_machines_see_the_page_only_if_asked_for(
     server: EmbeddedAPIServer, ui: bool
 ) -> None:
     app = make(server, ui=ui)
-    pages = {page.path: page.anywhere for page in app._pages()}
+    pages = {page.path: page.anywhere for page in app._showing.pages()}
     assert pages == {"/debug/why": False, "/ui": ui, "/ui/state": ui, "/ui/key": ui}
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from listwatch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from listwatch.runtime.body_scope import ManagerError
     from listwatch.runtime.candidate import LeaseTimings
     from listwatch.runtime.clusters.cluster_key import ClusterKey
     from listwatch.runtime.clusters.cluster_reconciler import ClusterReconciler
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     )
     from listwatch.runtime.manager import (
         Manager,
-        ManagerError,
     )
     from listwatch.runtime.predicates import (
         Predicate,
@@ -148,7 +148,8 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.runtime.leader_election": "LeaderElector",
         "listwatch.runtime.leading": "LeadershipGuard LeadershipLostError",
         "listwatch.runtime.loading": "load_app",
-        "listwatch.runtime.manager": "Manager ManagerError",
+        "listwatch.runtime.body_scope": "ManagerError",
+        "listwatch.runtime.manager": "Manager",
         "listwatch.runtime.predicates": (
             "Predicate all_of annotations_changed any_of differs fields_changed "
             "generation_changed has labels_changed none_of not_deleted resource_version_changed"

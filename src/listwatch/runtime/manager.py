@@ -1,11 +1,8 @@
 """Starts the parts of a controller program in order, and stops them in reverse order."""
 
 import asyncio
-import contextlib
-import functools
-import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
@@ -13,38 +10,33 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 import msgspec
 
-from listwatch.backoff import START, retry
 from listwatch.cache.factory import InformerFactory
 from listwatch.cache.failures import OnError
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.kubeconfig import load_config
-from listwatch.clock import Clock, Timeout
+from listwatch.clock import Clock
 from listwatch.errors import (
     ConfigError,
-    DisconnectedError,
     ListWatchError,
-    StatusError,
-    UnknownResourceError,
 )
 from listwatch.inline import runs_inline
 from listwatch.objects.resource_types import name_of_resource
 from listwatch.runtime.api_time import api_time
+from listwatch.runtime.body_scope import BodyScope, ManagerError
 from listwatch.runtime.cache_options import DefaultCacheOptions
 from listwatch.runtime.caches import Cache, Caches
-from listwatch.runtime.candidate import ElectionEvent, LeaseTimings
+from listwatch.runtime.candidate import LeaseTimings
 from listwatch.runtime.coordinated import Coordination
+from listwatch.runtime.election import Election, lease_client
 from listwatch.runtime.event_correlation import EventLimits
 from listwatch.runtime.events import ClientEvents, EventClient, EventRecorder, component_of
 from listwatch.runtime.fencing import fenced
-from listwatch.runtime.health import Check, HealthServer, Page, checked
+from listwatch.runtime.health import Check, HealthServer
 from listwatch.runtime.held import Loading, current_loading
 from listwatch.runtime.history import HISTORY_BYTES
-from listwatch.runtime.key_state import KeyStates, Leadership
-from listwatch.runtime.leader_election import LeaderElector, OpenLeaseClient
+from listwatch.runtime.leader_election import LeaderElector
 from listwatch.runtime.leading import LeadershipGuard, WhileLeading
-from listwatch.runtime.lease import ClientLeases, LeaseClient
-from listwatch.runtime.metrics import Measured, make_registry
 from listwatch.runtime.own_writes import OWN_WRITES_SECONDS
 from listwatch.runtime.parts import (
     Part,
@@ -57,13 +49,12 @@ from listwatch.runtime.parts import (
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
 from listwatch.runtime.reconciler_options import CommonOptions, ReconcilerOptions
+from listwatch.runtime.reconciling import prepare, reconciling
 from listwatch.runtime.recorded_writes import recorded
 from listwatch.runtime.serving_webhooks import WebhookServing
 from listwatch.runtime.sharing import ShareMember
+from listwatch.runtime.showing import Showing
 from listwatch.runtime.tracing import Tracing
-from listwatch.runtime.ui_page import UiPage
-from listwatch.runtime.why_page import PATH as WHY_PATH
-from listwatch.runtime.why_page import WhyPage
 from listwatch.webhooks.declaring import DeclaresWebhooks
 from listwatch.webhooks.options import WebhookOptions
 from listwatch.webhooks.webhooks import Webhooks
@@ -76,10 +67,6 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T", bound=Task)
 U = TypeVar("U")
 P = TypeVar("P")
-
-
-class ManagerError(ListWatchError):
-    """A part of the program failed and everything was stopped; the cause is chained."""
 
 
 class _Task(msgspec.Struct, frozen=True):
@@ -165,25 +152,22 @@ class Manager(DeclaresWebhooks):
     ) -> None:
         if config is not None and client is not None:
             raise ValueError("give a Manager either config= or client=, not both")
-        if leader_election is not None and sharing is not None:
-            raise ValueError("give a Manager either leader_election= or sharing=, not both")
         self.name = name
         self._config = config
         self._given_client = client
-        self._election = (leader_election or None) if sharing is None else sharing
-        self._shares = sharing is not None
-        self._lease_timings = lease_timings
-        self._lease_labels = lease_labels
-        self._coordination = coordination
+        self._election = Election(
+            leader_election,
+            sharing,
+            timings=lease_timings,
+            labels=lease_labels,
+            coordination=coordination,
+        )
         self._namespace = namespace
-        self._health_host = health_host
-        self._health_port = health_port
         self.event_api: Literal["events.k8s.io/v1", "v1"] = event_api
         self._event_limits = event_limits
         self._event_sinks = event_sinks
         self._start_timeout = start_timeout
         self._own_writes_timeout = own_writes_timeout if reads_own_writes else None
-        self._ui = ui
         self._history_bytes = history_bytes
         self._tracing = tracing
         self._event_filter = event_filter
@@ -198,14 +182,23 @@ class Manager(DeclaresWebhooks):
             start_timeout=start_timeout,
             timings=lease_timings,
         )
-        self._more_caches: list[Callable[[], Iterable[Cache]]] = []
         #: Called with every failure of the caches; None to log them.
         self.on_error = on_error
         self._reconcilers: list[Reconciler[Any]] = []
         self._tasks: list[_Task] = []
-        self._checks: list[Callable[[], Check]] = []
-        self._live_checks: list[Callable[[], Check]] = []
-        self._metrics: list[Callable[[], Iterable[Metric]]] = []
+        self._showing = Showing(
+            name,
+            host=health_host,
+            port=health_port,
+            ui=ui,
+            parts=self._parts,
+            caches=self._caches,
+            reconcilers=self._reconcilers,
+            webhooks=self.webhooks,
+            webhook_serving=self._webhook_serving,
+            leads=lambda: self._leads,
+            clock=self._clock,
+        )
         self._synced = asyncio.Event()
         self._has_run = False
         self._leads = False
@@ -218,8 +211,7 @@ class Manager(DeclaresWebhooks):
         #: effect outside the API server. None before it leads; without an election it always
         #: agrees.
         self.guard: LeadershipGuard | None = None
-        self._serving: asyncio.Task[None] | None = None
-        self._scope: Timeout | None = None
+        self._body: BodyScope | None = None
         self._made_by = current_loading.get()
         if self._made_by is not None:
             self._caches.defaults.limit(self._made_by.namespaces)
@@ -279,7 +271,7 @@ class Manager(DeclaresWebhooks):
 
     def add_caches(self, caches: Callable[[], Iterable[Cache]]) -> None:
         """Show more caches in the metrics; called at each scrape."""
-        self._more_caches.append(caches)
+        self._showing.more_caches.append(caches)
 
     @property
     def clock(self) -> Clock:
@@ -328,11 +320,11 @@ class Manager(DeclaresWebhooks):
 
     def ready_check(self, check: Callable[[], Check]) -> None:
         """Add a check to /readyz."""
-        self._checks.append(check)
+        self._showing.ready_checks.append(check)
 
     def health_check(self, check: Callable[[], Check]) -> None:
         """Add a check to /healthz: a platform restarts a process whose check fails."""
-        self._live_checks.append(check)
+        self._showing.live_checks.append(check)
 
     def configure(
         self,
@@ -366,11 +358,10 @@ class Manager(DeclaresWebhooks):
                     "context or kubeconfig can take effect"
                 )
             self._config = config
-        if leader_election is not None and (self._shares or leader_election != self.lease):
-            self._election = leader_election or None
-            self._shares = False
+        if leader_election is not None:
+            self._election.choose(leader_election)
         if namespace is not None:
-            if isinstance(self._election, LeaderElector):
+            if self._election.is_given:
                 raise ConfigError(
                     f"{self.name}: the program has its own elector, so no other namespace "
                     "of the lease can take effect"
@@ -379,17 +370,17 @@ class Manager(DeclaresWebhooks):
         if webhooks is not None:
             self.webhooks.options = webhooks
         if health_port is not None:
-            self._health_port = health_port
+            self._showing.port = health_port
         if health_host is not None:
-            if self._health_port is None:
+            if self._showing.port is None:
                 raise ConfigError(
                     f"{self.name}: the program serves no health and metrics; give the port too"
                 )
-            self._health_host = health_host
+            self._showing.host = health_host
 
     def metrics(self, collect: "Callable[[], Iterable[Metric]]") -> None:
         """Serve these metric families of prometheus-client too; called at each scrape."""
-        self._metrics.append(collect)
+        self._showing.metrics.append(collect)
 
     # --- While it runs ---
 
@@ -431,15 +422,7 @@ class Manager(DeclaresWebhooks):
 
     def checks(self) -> Iterable[Check]:
         """Return the state of each cache and of each part with its own check."""
-        for cache in self._caches:
-            health = cache.health()
-            problem = f"{health.problem} (for {health.since:.0f} s)" if health.problem else ""
-            yield Check(f"cache {health.name}", health.ready, problem)
-        if self.webhooks:
-            yield self._webhook_serving.check()
-        yield from map(checked, self._checks)
-        if self._parts.failure is not None:
-            yield Check(self._parts.failure[0], False, str(self._parts.failure[1]))
+        return self._showing.checks()
 
     def now(self) -> str:
         """Return the current time in the API's format, for conditions."""
@@ -453,18 +436,12 @@ class Manager(DeclaresWebhooks):
     @property
     def lease(self) -> str:
         """The lease of the election, or the group that shares the keys; empty for neither."""
-        election = self._election
-        if isinstance(election, ShareMember):
-            return election.group
-        return election.name if isinstance(election, LeaderElector) else election or ""
+        return self._election.lease
 
     @property
     def is_coordinated(self) -> bool:
         """Whether the server chooses the leader where it can."""
-        elector = self._election
-        if isinstance(elector, LeaderElector):
-            return elector.coordination is not None
-        return bool(self._election) and not self._shares and self._coordination is not None
+        return self._election.is_coordinated
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -494,7 +471,7 @@ class Manager(DeclaresWebhooks):
     @property
     def shares_keys(self) -> bool:
         """Whether replicas share the keys."""
-        return self._shares
+        return self._election.shares
 
     def stop(self) -> None:
         """Stop in order; returns at once. Call it from the manager's own event loop."""
@@ -560,30 +537,9 @@ class Manager(DeclaresWebhooks):
         """Start, and return when all caches have synced."""
         if (loading := self._loading) is not None:
             loading.refuse(self, "async with app")
-        scope = self._clock.timeout(None)
-        serving = asyncio.get_running_loop().create_task(self.serve(), name=self.name)
-        self._serving = serving
-        synced = asyncio.get_running_loop().create_task(self._synced.wait())
-        try:
-            await asyncio.wait({serving, synced}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            serving.cancel()
-            await asyncio.wait({serving})
-            raise
-        finally:
-            synced.cancel()
-        if serving.done():
-            serving.result()
-            raise ManagerError("the manager was stopped before its caches synced")
-        await scope.__aenter__()
-        self._scope = scope
-        serving.add_done_callback(self._end_body)
+        self._body = BodyScope(self.name, self.serve, self._synced, self._clock)
+        await self._body.enter()
         return self
-
-    def _end_body(self, _: object) -> None:
-        """End the body of `async with` if the manager ends before it."""
-        if self._scope is not None:
-            self._scope.postpone(0)
 
     async def __aexit__(
         self,
@@ -592,22 +548,9 @@ class Manager(DeclaresWebhooks):
         traceback: TracebackType | None,
     ) -> bool:
         """Stop in order. A body that ended because of `stop` raises nothing."""
-        serving, scope, self._scope = self._serving, self._scope, None
-        assert serving is not None and scope is not None  # noqa: S101, PT018 - for the type checker
+        assert self._body is not None  # noqa: S101 - entered before
         self.stop()
-        was_ended = False
-        try:
-            await asyncio.wait({serving})
-        except asyncio.CancelledError:
-            serving.cancel()
-            raise
-        finally:
-            try:
-                await scope.__aexit__(kind, error, traceback)
-            except TimeoutError:
-                was_ended = True
-        serving.result()
-        return was_ended
+        return await self._body.leave(kind, error, traceback)
 
     # --- Starting ---
 
@@ -630,7 +573,14 @@ class Manager(DeclaresWebhooks):
             hooks = [] if self._tracing is None else [self._tracing.hook(config.server)]
             client = await stack.enter_async_context(Client(config, clock=self._clock, hooks=hooks))
         self._plain = self._fenced = client
-        self._elector = self._make_elector(client)
+        namespace = self._namespace or client.config.namespace or "default"
+        self._elector = self._election.make(
+            client,
+            namespace,
+            tell=self._tell_of_leadership,
+            on_overrun=kill_process if self._parts.owns_process else None,
+        )
+        self._showing.client, self._showing.elector = client, self._elector
         if isinstance(self._elector, ShareMember):
             for reconciler in self._reconcilers:
                 if reconciler.leader_only:
@@ -639,18 +589,8 @@ class Manager(DeclaresWebhooks):
             self._fenced = fenced(client, lambda: self.guard, self._clock)
         if self._own_writes_timeout is not None or self._history_bytes > 0:
             self._fenced = recorded(self._fenced)
-        if self._health_port is not None and not runs_inline.get():
-            self._server = await stack.enter_async_context(
-                HealthServer(
-                    self.checks,
-                    make_registry(self._measured()),
-                    live_checks=lambda: map(checked, self._live_checks),
-                    pages=self._pages(),
-                    host=self._health_host,
-                    port=self._health_port,
-                    clock=self._clock,
-                )
-            )
+        if self._showing.port is not None and not runs_inline.get():
+            self._server = await stack.enter_async_context(self._showing.server())
         self._recorder = await stack.enter_async_context(
             EventRecorder(
                 ClientEvents(client),
@@ -661,13 +601,14 @@ class Manager(DeclaresWebhooks):
                 clock=self._clock,
             )
         )
-        namespace = self._namespace_of(client)
+        self._showing.recorder = self._recorder
         await stack.enter_async_context(
-            self._webhook_serving.running(client, namespace, _lease_client(client, namespace))
+            self._webhook_serving.running(client, namespace, lease_client(client, namespace))
         )
         if self._parts.stopping.is_set():
             return
-        async with self._parts.running("the start", lambda: self._prepare(client)) as preparing:
+        found = partial(prepare, self._reconcilers, client, self._clock, self._start_timeout)
+        async with self._parts.running("the start", found) as preparing:
             await self._parts.until_stopping(preparing.task)
         if self._parts.stopping.is_set():
             return
@@ -678,7 +619,9 @@ class Manager(DeclaresWebhooks):
             if not task.leader_only:
                 await stack.enter_async_context(self._parts.running(task.name, task.run))
         await stack.enter_async_context(
-            self._reconciling([r for r in self._reconcilers if not r.leader_only])
+            reconciling(
+                self._parts, [r for r in self._reconcilers if not r.leader_only], self._clock
+            )
         )
 
     def _named_config(self) -> Config:
@@ -688,104 +631,9 @@ class Manager(DeclaresWebhooks):
             config, user_agent=config.user_agent or component_of(self.name)
         )
 
-    def _pages(self) -> list[Page]:
-        states = KeyStates(lambda: self._reconcilers, self._leadership, self._clock)
-        why = WhyPage(self.name, states, self._clock)
-        ui = UiPage(
-            self.name,
-            states,
-            leadership=self._leadership,
-            reconcilers=lambda: self._reconcilers,
-            caches=lambda: self._caches,
-            requests=lambda: None if self._plain is None else self._plain.http.statistics,
-            clock=self._clock,
-        )
-        return [
-            Page(WHY_PATH, why.handle),
-            Page("/ui", ui.page, self._ui),
-            Page("/ui/state", ui.state, self._ui),
-            Page("/ui/key", why.handle, self._ui),
-        ]
-
-    def _leadership(self) -> Leadership:
-        elector = self._elector
-        if elector is None:
-            return Leadership()
-        statistics = elector.statistics()
-        holder = "" if statistics.is_leader else statistics.holder
-        return Leadership(
-            leads=self._leads,
-            leader=holder,
-            member=elector.identity if self._shares else "",
-            members=self.members,
-        )
-
-    def _measured(self) -> Measured:
-        return Measured(
-            reconcilers=lambda: [reconciler.statistics() for reconciler in self._reconcilers],
-            caches=lambda: itertools.chain(self._caches, *(more() for more in self._more_caches)),
-            election=lambda: None if self._elector is None else self._elector.statistics(),
-            events=lambda: None if self._recorder is None else self._recorder.statistics(),
-            requests=lambda: None if self._plain is None else self._plain.http.statistics,
-            others=lambda: itertools.chain(
-                self.webhooks.metrics() if self.webhooks else (),
-                (metric for collect in self._metrics for metric in collect()),
-            ),
-        )
-
-    def _make_elector(self, client: Client) -> LeaderElector | None:
-        if not isinstance(self._election, str):
-            return self._election
-        namespace = self._namespace_of(client)
-        open_client = _lease_client(client, namespace)
-        lease = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"name": self._election, "namespace": namespace},
-        }
-
-        def report(event: ElectionEvent) -> None:
-            if event.type != "NewLeader" and self._recorder is not None:
-                self._recorder.event(lease, "Normal", "LeaderElection", event.message)
-
-        on_overrun = kill_process if self._parts.owns_process else None
-        if self._shares:
-            return ShareMember(
-                open_client,
-                namespace=namespace,
-                group=self._election,
-                timings=self._lease_timings,
-                on_overrun=on_overrun,
-            )
-        return LeaderElector(
-            open_client,
-            namespace=namespace,
-            name=self._election,
-            timings=self._lease_timings,
-            labels=self._lease_labels,
-            coordination=self._coordination,
-            on_event=report,
-            on_overrun=on_overrun,
-        )
-
-    def _namespace_of(self, client: Client) -> str:
-        return self._namespace or client.config.namespace or "default"
-
-    async def _prepare(self, client: Client) -> None:
-        """Look the resources up; wait for a server or definition that appears late."""
-        give_up_at = self._clock.now() + self._start_timeout
-        for reconciler in self._reconcilers:
-
-            def after(error: Exception, delay: float, name: str = reconciler.name) -> float | None:
-                if self._clock.now() + delay > give_up_at or not _may_pass(error):
-                    return None
-                _logger.warning(
-                    "reconciler %s can't start: %s; next try in %g s", name, error, delay
-                )
-                return delay
-
-            prepare = functools.partial(reconciler.prepare, client.discovery, client)
-            await retry(prepare, START, after, clock=self._clock)
+    def _tell_of_leadership(self, lease: Mapping[str, object], message: str) -> None:
+        if self._recorder is not None:
+            self._recorder.event(lease, "Normal", "LeaderElection", message)
 
     async def _wait_for_caches(self) -> None:
         for cache in self._caches:
@@ -822,46 +670,17 @@ class Manager(DeclaresWebhooks):
                         part = await stack.enter_async_context(self._parts.running(task.name, run))
                         parts.append(part)
                 await stack.enter_async_context(
-                    self._reconciling([r for r in self._reconcilers if r.leader_only], guard)
+                    reconciling(
+                        self._parts,
+                        [r for r in self._reconcilers if r.leader_only],
+                        self._clock,
+                        guard,
+                    )
                 )
                 with cancelled_at_once(parts):
                     await self._parts.stopping.wait()
         finally:
             self._leads = False
-
-    @contextlib.asynccontextmanager
-    async def _reconciling(
-        self, reconcilers: Sequence[Reconciler], guard: LeadershipGuard | None = None
-    ) -> AsyncIterator[None]:
-        """Run reconcilers alongside the body; at its normal end they get the grace period."""
-        async with AsyncExitStack() as stack:
-            parts: list[Part] = []
-            for reconciler in reconcilers:
-                name = f"reconciler {reconciler.name}"
-                run = partial(reconciler.run, guard)
-                parts.append(await stack.enter_async_context(self._parts.running(name, run)))
-            with cancelled_at_once(parts):
-                yield
-                for reconciler in reconcilers:
-                    reconciler.stop()
-                if not parts:
-                    return
-                try:
-                    async with self._clock.timeout(self._parts.grace):
-                        await asyncio.wait([part.task for part in parts])
-                except TimeoutError:
-                    late = {r.name: sorted(r.in_process) for r in reconcilers if r.in_process}
-                    _logger.warning("cancelled after %g s of grace: %s", self._parts.grace, late)
-
-
-def _lease_client(client: Client, namespace: str) -> OpenLeaseClient:
-    @contextlib.asynccontextmanager
-    async def open_client() -> AsyncIterator[LeaseClient]:
-        # A client belongs to one event loop, and the election has its own.
-        async with Client.from_config(client.config) as own:
-            yield ClientLeases(own, namespace)
-
-    return open_client
 
 
 def _led(run: Task, guard: LeadershipGuard) -> WhileLeading[object]:
@@ -872,10 +691,3 @@ def _there(part: P | None, name: str) -> P:
     if part is None:
         raise NotStartedError(f"the {name} is available while the manager runs")
     return part
-
-
-def _may_pass(error: Exception) -> bool:
-    """Return whether waiting may help."""
-    if isinstance(error, StatusError):
-        return error.code not in {401, 403}
-    return isinstance(error, DisconnectedError | TimeoutError | UnknownResourceError)
