@@ -212,11 +212,11 @@ DEFECTS: Final = (
         "an expired watch is answered by lists without a wait",
         "cache/reflector_machine.py",
         (
-            "if ended.fault is Fault.EXPIRED and not state.acted:\n"
+            "if ended.fault is RequestFault.EXPIRED and not state.acted:\n"
             "        return _enter(replace(state, acted=True), _relist_phase(state))"
         ),
         (
-            "if ended.fault is Fault.EXPIRED:\n"
+            "if ended.fault is RequestFault.EXPIRED:\n"
             "        return _enter(replace(state, acted=True), _relist_phase(state))"
         ),
         "cache/test_reflector_machine.py cache/test_reflector_rates.py",

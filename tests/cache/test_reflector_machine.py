@@ -11,22 +11,22 @@ from listwatch.cache import reflector_machine as machine
 from listwatch.cache.reflector_machine import (
     Bookmarks,
     Ended,
-    Fault,
     Follow,
     Inquire,
     Inquired,
     List,
     Listed,
+    OpenWatch,
     Phase,
     Probe,
     Probed,
+    RequestFault,
     Started,
     State,
     Stop,
     Stopped,
     Streaming,
     Wait,
-    Watch,
     WatchList,
     Woke,
     fault_of,
@@ -62,61 +62,86 @@ TABLE = [
     (State(streaming=Streaming.NEVER), Started(), List(), Phase.LISTING),
     # The current state arrived.
     (STREAMING, Listed("7"), Follow(), Phase.WATCHING),
-    (LISTING, Listed("7"), Watch("7"), Phase.WATCHING),
+    (LISTING, Listed("7"), OpenWatch("7"), Phase.WATCHING),
     # A list failed.
-    (LISTING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.LISTING),
-    (LISTING, Ended(fault=Fault.NOT_FOUND), Wait(0), Phase.LISTING),
+    (LISTING, Ended(fault=RequestFault.UNREACHABLE), AWAY, Phase.LISTING),
+    (LISTING, Ended(fault=RequestFault.NOT_FOUND), Wait(0), Phase.LISTING),
     # A list says that the resource no longer exists.
-    (RELISTING, Ended(fault=Fault.NOT_FOUND), Inquire(), Phase.INQUIRING),
+    (RELISTING, Ended(fault=RequestFault.NOT_FOUND), Inquire(), Phase.INQUIRING),
     (INQUIRING, Inquired(gone=True), Wait(0), Phase.LISTING),
     (INQUIRING, Inquired(gone=False), Wait(0), Phase.LISTING),
-    (INQUIRING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.LISTING),
-    (LISTING, Ended(fault=Fault.EXPIRED), Wait(0), Phase.LISTING),
-    (LISTING, Ended(fault=Fault.THROTTLED, retry_after=9.0), Wait(0, 1.0, 9.0), Phase.LISTING),
-    (LISTING, Ended(fault=Fault.TOO_LARGE, retry_after=1.0), Wait(0, 1.0, 1.0), Phase.LISTING),
+    (INQUIRING, Ended(fault=RequestFault.UNREACHABLE), AWAY, Phase.LISTING),
+    (LISTING, Ended(fault=RequestFault.EXPIRED), Wait(0), Phase.LISTING),
+    (
+        LISTING,
+        Ended(fault=RequestFault.THROTTLED, retry_after=9.0),
+        Wait(0, 1.0, 9.0),
+        Phase.LISTING,
+    ),
+    (
+        LISTING,
+        Ended(fault=RequestFault.TOO_LARGE, retry_after=1.0),
+        Wait(0, 1.0, 1.0),
+        Phase.LISTING,
+    ),
     # A stream of initial events did not end.
-    (STREAMING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.WATCH_LISTING),
-    (STREAMING, Ended(fault=Fault.NOT_FOUND), Wait(0), Phase.LISTING),
-    (STREAMING, Ended(fault=Fault.CUT), Wait(0), Phase.WATCH_LISTING),
-    (STREAMING, Ended(fault=Fault.THROTTLED, retry_after=2.0), Wait(0, 1.0, 2.0), None),
-    (STREAMING, Ended(fault=Fault.INVALID), List(), Phase.LISTING),
-    (STREAMING, Ended(fault=Fault.NO_END), List(), Phase.LISTING),
+    (STREAMING, Ended(fault=RequestFault.UNREACHABLE), AWAY, Phase.WATCH_LISTING),
+    (STREAMING, Ended(fault=RequestFault.NOT_FOUND), Wait(0), Phase.LISTING),
+    (STREAMING, Ended(fault=RequestFault.CUT), Wait(0), Phase.WATCH_LISTING),
+    (STREAMING, Ended(fault=RequestFault.THROTTLED, retry_after=2.0), Wait(0, 1.0, 2.0), None),
+    (STREAMING, Ended(fault=RequestFault.INVALID), List(), Phase.LISTING),
+    (STREAMING, Ended(fault=RequestFault.NO_END), List(), Phase.LISTING),
     (STREAMING, Ended(fault=None), List(), Phase.LISTING),
-    (STREAMING, Ended(fault=Fault.EXPIRED), List(), Phase.LISTING),
-    (STREAMING, Ended(fault=Fault.OTHER), Wait(0), Phase.LISTING),
+    (STREAMING, Ended(fault=RequestFault.EXPIRED), List(), Phase.LISTING),
+    (STREAMING, Ended(fault=RequestFault.OTHER), Wait(0), Phase.LISTING),
     # A healthy watch ended.
-    (WATCHING, Ended(resource_version="9", lasted=LONG), Watch("9"), Phase.WATCHING),
+    (WATCHING, Ended(resource_version="9", lasted=LONG), OpenWatch("9"), Phase.WATCHING),
     (WATCHING, Ended(lasted=LONG, quiet=True), Probe(), Phase.PROBING),
-    (WATCHING, Ended(fault=Fault.CUT, resource_version="9", lasted=LONG), Wait(0), Phase.WATCHING),
-    (WATCHING, Ended(fault=Fault.SILENT, lasted=LONG), Watch("7"), Phase.WATCHING),
-    (WATCHING, Ended(fault=Fault.EXPIRED, lasted=LONG), WatchList(), Phase.WATCH_LISTING),
-    (WATCHING, Ended(fault=Fault.SET_BACK, lasted=LONG), Wait(0), Phase.WATCH_LISTING),
+    (
+        WATCHING,
+        Ended(fault=RequestFault.CUT, resource_version="9", lasted=LONG),
+        Wait(0),
+        Phase.WATCHING,
+    ),
+    (WATCHING, Ended(fault=RequestFault.SILENT, lasted=LONG), OpenWatch("7"), Phase.WATCHING),
+    (WATCHING, Ended(fault=RequestFault.EXPIRED, lasted=LONG), WatchList(), Phase.WATCH_LISTING),
+    (WATCHING, Ended(fault=RequestFault.SET_BACK, lasted=LONG), Wait(0), Phase.WATCH_LISTING),
     # An unhealthy watch ended.
     (WATCHING, Ended(lasted=1.0), Wait(0), Phase.WATCHING),
-    (WATCHING, Ended(fault=Fault.CUT), Wait(0), Phase.WATCHING),
-    (WATCHING, Ended(fault=Fault.THROTTLED, retry_after=5.0), Wait(0, 1.0, 5.0), Phase.WATCHING),
-    (WATCHING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.PROBING),
-    (WATCHING, Ended(fault=Fault.SILENT), Probe(), Phase.PROBING),
-    (WATCHING, Ended(fault=Fault.USELESS), Wait(0), Phase.WATCHING),
-    (WATCHING, Ended(fault=Fault.NOT_FOUND), Wait(0), Phase.LISTING),
-    (WATCHING, Ended(fault=Fault.EXPIRED), WatchList(), Phase.WATCH_LISTING),
-    (WATCHING, Ended(fault=Fault.TOO_LARGE), Wait(0), Phase.WATCH_LISTING),
-    (WATCHING, Ended(fault=Fault.OTHER), Wait(0), Phase.WATCH_LISTING),
+    (WATCHING, Ended(fault=RequestFault.CUT), Wait(0), Phase.WATCHING),
+    (
+        WATCHING,
+        Ended(fault=RequestFault.THROTTLED, retry_after=5.0),
+        Wait(0, 1.0, 5.0),
+        Phase.WATCHING,
+    ),
+    (WATCHING, Ended(fault=RequestFault.UNREACHABLE), AWAY, Phase.PROBING),
+    (WATCHING, Ended(fault=RequestFault.SILENT), Probe(), Phase.PROBING),
+    (WATCHING, Ended(fault=RequestFault.USELESS), Wait(0), Phase.WATCHING),
+    (WATCHING, Ended(fault=RequestFault.NOT_FOUND), Wait(0), Phase.LISTING),
+    (WATCHING, Ended(fault=RequestFault.EXPIRED), WatchList(), Phase.WATCH_LISTING),
+    (WATCHING, Ended(fault=RequestFault.TOO_LARGE), Wait(0), Phase.WATCH_LISTING),
+    (WATCHING, Ended(fault=RequestFault.OTHER), Wait(0), Phase.WATCH_LISTING),
     # An event was lost.
-    (WATCHING, Ended(fault=Fault.STALE, stale=True), WatchList(), Phase.WATCH_LISTING),
+    (WATCHING, Ended(fault=RequestFault.STALE, stale=True), WatchList(), Phase.WATCH_LISTING),
     (WATCHING, Ended(lasted=1.0, stale=True), Wait(0), Phase.WATCH_LISTING),
-    (WATCHING, Ended(fault=Fault.CUT, lasted=LONG, stale=True), Wait(0), Phase.WATCH_LISTING),
+    (
+        WATCHING,
+        Ended(fault=RequestFault.CUT, lasted=LONG, stale=True),
+        Wait(0),
+        Phase.WATCH_LISTING,
+    ),
     # No watch can resume without a position.
     (State(Phase.WATCHING, "0"), Ended(lasted=LONG), Wait(0), Phase.WATCH_LISTING),
     (State(Phase.WATCHING), Ended(lasted=LONG), Wait(0), Phase.WATCH_LISTING),
     # A probe.
-    (PROBING, Probed("7"), Watch("7"), Phase.WATCHING),
-    (PROBING, Probed("70"), Watch("7"), Phase.WATCHING),
+    (PROBING, Probed("7"), OpenWatch("7"), Phase.WATCHING),
+    (PROBING, Probed("70"), OpenWatch("7"), Phase.WATCHING),
     (PROBING, Probed("6"), WatchList(), Phase.WATCH_LISTING),
-    (PROBING, Probed(""), Watch("7"), Phase.WATCHING),
-    (PROBING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.PROBING),
-    (PROBING, Ended(fault=Fault.NOT_FOUND), Wait(0), Phase.LISTING),
-    (PROBING, Ended(fault=Fault.OTHER), Wait(0), Phase.WATCH_LISTING),
+    (PROBING, Probed(""), OpenWatch("7"), Phase.WATCHING),
+    (PROBING, Ended(fault=RequestFault.UNREACHABLE), AWAY, Phase.PROBING),
+    (PROBING, Ended(fault=RequestFault.NOT_FOUND), Wait(0), Phase.LISTING),
+    (PROBING, Ended(fault=RequestFault.OTHER), Wait(0), Phase.WATCH_LISTING),
 ]
 
 
@@ -140,52 +165,52 @@ def test_the_first_list_after_a_failed_watch_is_followed_by_a_watch_at_once() ->
     """The outage seems to be over, so new events must not arrive late."""
     state = State(Phase.LISTING, "7", failures=6, suspect=True, acted=True)
     after, effect = step(state, Listed("9"))
-    assert effect == Watch("9")
-    assert step(after, Ended(fault=Fault.EXPIRED))[1] == Wait(6)
+    assert effect == OpenWatch("9")
+    assert step(after, Ended(fault=RequestFault.EXPIRED))[1] == Wait(6)
 
 
 def test_a_410_is_acted_upon_at_once_but_only_once() -> None:
-    state, effect = step(State(Phase.WATCHING, "7", failures=6), Ended(fault=Fault.EXPIRED))
+    state, effect = step(State(Phase.WATCHING, "7", failures=6), Ended(fault=RequestFault.EXPIRED))
     assert effect == WatchList()
     state, effect = step(state, Listed("9"))
     assert effect == Follow()
-    state, effect = step(state, Ended(fault=Fault.EXPIRED))
+    state, effect = step(state, Ended(fault=RequestFault.EXPIRED))
     assert effect == Wait(6)
     state, _ = step(state, Woke())
     state, _ = step(state, Listed("9"))
-    state, effect = step(state, Ended(fault=Fault.EXPIRED, lasted=LONG))
+    state, effect = step(state, Ended(fault=RequestFault.EXPIRED, lasted=LONG))
     assert effect == WatchList()
 
 
 def test_a_server_that_was_away_and_is_back_is_asked_without_the_waits_of_before() -> None:
     """A probe checks its version first: it may have been restored meanwhile."""
     state = State(Phase.WATCHING, "7", failures=9, suspect=True, probed=True, acted=True)
-    state, effect = step(state, Ended(fault=Fault.UNREACHABLE))
+    state, effect = step(state, Ended(fault=RequestFault.UNREACHABLE))
     assert effect == Wait(9, for_server=True)
     state, effect = step(state, Woke(restored=True))
     assert effect == Probe()
     assert (state.failures, state.acted) == (0, False)
     state, effect = step(state, Probed("7"))
-    assert effect == Watch("7")
-    assert step(state, Ended(fault=Fault.EXPIRED))[1] == WatchList()
+    assert effect == OpenWatch("7")
+    assert step(state, Ended(fault=RequestFault.EXPIRED))[1] == WatchList()
 
 
 def test_a_wait_for_a_server_that_was_never_away_changes_nothing() -> None:
-    state, _ = step(State(Phase.WATCHING, "7", failures=9), Ended(fault=Fault.UNREACHABLE))
+    state, _ = step(State(Phase.WATCHING, "7", failures=9), Ended(fault=RequestFault.UNREACHABLE))
     state, _ = step(state, Woke(restored=False))
     assert state.failures == 10
 
 
-SILENT = Ended(fault=Fault.SILENT, lasted=75.0)
+SILENT = Ended(fault=RequestFault.SILENT, lasted=75.0)
 
 
 def test_a_second_silence_in_a_row_means_that_there_are_no_bookmarks() -> None:
     state, effect = step(WATCHING, SILENT)
-    assert (state.bookmarks, effect) == (Bookmarks.DOUBTED, Watch("7"))
+    assert (state.bookmarks, effect) == (Bookmarks.DOUBTED, OpenWatch("7"))
     state, effect = step(state, SILENT)
     assert (state.bookmarks, effect) == (Bookmarks.NONE, Probe())
     state, effect = step(state, Probed("7"))
-    assert (state.bookmarks, effect) == (Bookmarks.NONE, Watch("7"))
+    assert (state.bookmarks, effect) == (Bookmarks.NONE, OpenWatch("7"))
     state, effect = step(state, SILENT)
     assert (state.bookmarks, effect) == (Bookmarks.NONE, Probe())
 
@@ -194,10 +219,10 @@ def test_a_second_silence_in_a_row_means_that_there_are_no_bookmarks() -> None:
 def test_a_bookmark_means_that_there_are_bookmarks(before: Bookmarks) -> None:
     state = State(Phase.WATCHING, "7", bookmarks=before)
     state, effect = step(state, Ended(lasted=300.0, bookmarked=True))
-    assert (state.bookmarks, effect) == (Bookmarks.EXPECTED, Watch("7"))
+    assert (state.bookmarks, effect) == (Bookmarks.EXPECTED, OpenWatch("7"))
     state = State(Phase.WATCHING, "7", bookmarks=before)
-    state, effect = step(state, Ended(fault=Fault.SILENT, lasted=200.0, bookmarked=True))
-    assert (state.bookmarks, effect) == (Bookmarks.DOUBTED, Watch("7"))
+    state, effect = step(state, Ended(fault=RequestFault.SILENT, lasted=200.0, bookmarked=True))
+    assert (state.bookmarks, effect) == (Bookmarks.DOUBTED, OpenWatch("7"))
 
 
 def test_a_server_that_was_set_back_is_found_by_the_second_silence() -> None:
@@ -207,21 +232,21 @@ def test_a_server_that_was_set_back_is_found_by_the_second_silence() -> None:
 
 
 def test_what_is_gone_is_not_asked_for_again_and_listed_when_it_is_back() -> None:
-    state, _ = step(RELISTING, Ended(fault=Fault.NOT_FOUND))
+    state, _ = step(RELISTING, Ended(fault=RequestFault.NOT_FOUND))
     state, _ = step(state, Inquired(gone=True))
     for _ in range(3):
         state, effect = step(state, Woke())
         assert effect == List()
-        state, effect = step(state, Ended(fault=Fault.NOT_FOUND))
+        state, effect = step(state, Ended(fault=RequestFault.NOT_FOUND))
         assert isinstance(effect, Wait)
     state, _ = step(state, Woke())
-    assert step(state, Listed("20"))[1] == Watch("20")
+    assert step(state, Listed("20"))[1] == OpenWatch("20")
 
 
 def test_what_may_be_there_is_asked_for_again() -> None:
     state, _ = step(INQUIRING, Inquired(gone=False))
     state, _ = step(state, Woke())
-    assert step(state, Ended(fault=Fault.NOT_FOUND))[1] == Inquire()
+    assert step(state, Ended(fault=RequestFault.NOT_FOUND))[1] == Inquire()
 
 
 def test_every_further_list_is_followed_by_half_a_wait() -> None:
@@ -229,7 +254,7 @@ def test_every_further_list_is_followed_by_half_a_wait() -> None:
     state = State(Phase.LISTING, "7", failures=3, suspect=True, listed=True)
     after, effect = step(state, Listed("9"))
     assert effect == Wait(3, 0.5)
-    assert step(after, Woke())[1] == Watch("9")
+    assert step(after, Woke())[1] == OpenWatch("9")
     healthy, _ = step(State(Phase.WATCHING, "7", suspect=True, listed=True), Ended(lasted=30.0))
     assert not healthy.listed
 
@@ -237,22 +262,22 @@ def test_every_further_list_is_followed_by_half_a_wait() -> None:
 def test_only_a_healthy_watch_makes_waits_short_again() -> None:
     state = State(Phase.WATCHING, "7", failures=5, suspect=True, streaming=Streaming.NOT_NOW)
     assert step(state, Ended(lasted=29.9))[1] == Wait(5)
-    after, effect = step(state, Ended(fault=Fault.CUT, lasted=30.0))
+    after, effect = step(state, Ended(fault=RequestFault.CUT, lasted=30.0))
     assert effect == Wait(0)
     assert (after.failures, after.suspect, after.streaming) == (1, False, Streaming.YES)
 
 
 def test_a_server_that_does_not_know_initial_events_is_never_asked_again() -> None:
-    after, _ = step(STREAMING, Ended(fault=Fault.INVALID))
+    after, _ = step(STREAMING, Ended(fault=RequestFault.INVALID))
     assert after.streaming is Streaming.NEVER
     watching, _ = step(after, Listed("7"))
-    assert step(watching, Ended(fault=Fault.EXPIRED, lasted=LONG))[1] == List()
+    assert step(watching, Ended(fault=RequestFault.EXPIRED, lasted=LONG))[1] == List()
 
 
 def test_streams_that_break_again_and_again_give_way_to_a_list() -> None:
     state, effects = STREAMING, []
     for _ in range(5):
-        state, _ = step(state, Ended(fault=Fault.CUT))
+        state, _ = step(state, Ended(fault=RequestFault.CUT))
         state, effect = step(state, Woke())
         effects.append(effect)
         if effect == List():
@@ -262,18 +287,18 @@ def test_streams_that_break_again_and_again_give_way_to_a_list() -> None:
 
 def test_a_probe_that_proves_nothing_is_not_repeated() -> None:
     """The list works but the watch is refused: one request per wait, not two."""
-    state, effect = step(WATCHING, Ended(fault=Fault.UNREACHABLE))
+    state, effect = step(WATCHING, Ended(fault=RequestFault.UNREACHABLE))
     state, effect = step(state, Woke())
     assert effect == Probe()
     state, effect = step(state, Probed("7"))
-    assert effect == Watch("7")
-    state, effect = step(state, Ended(fault=Fault.UNREACHABLE))
+    assert effect == OpenWatch("7")
+    state, effect = step(state, Ended(fault=RequestFault.UNREACHABLE))
     assert effect == Wait(1, for_server=True)
-    assert step(state, Woke())[1] == Watch("7")
+    assert step(state, Woke())[1] == OpenWatch("7")
 
 
 def test_a_retry_after_of_days_is_a_mistake() -> None:
-    _, effect = step(LISTING, Ended(fault=Fault.THROTTLED, retry_after=1e9))
+    _, effect = step(LISTING, Ended(fault=RequestFault.THROTTLED, retry_after=1e9))
     assert effect == Wait(0, 1.0, 600.0)
 
 
@@ -321,27 +346,31 @@ TOO_LARGE = {"causes": [{"reason": "ResourceVersionTooLarge"}]}
 @pytest.mark.parametrize(
     ("error", "opened", "fault"),
     [
-        (TooManyRequestsError(), False, Fault.THROTTLED),
-        (ExpiredError(), True, Fault.EXPIRED),
-        (ServerTimeoutError("Too large resource version: 9, current: 5"), False, Fault.TOO_LARGE),
-        (ServerTimeoutError("", details=TOO_LARGE), False, Fault.TOO_LARGE),
-        (ServerTimeoutError("slow"), False, Fault.OTHER),
-        (BadRequestError(), False, Fault.INVALID),
-        (InvalidError(), False, Fault.INVALID),
-        (ForbiddenError(), False, Fault.OTHER),
-        (NotFoundError(), False, Fault.NOT_FOUND),
-        (StatusError("?"), True, Fault.OTHER),
-        (TimeoutError(), True, Fault.SILENT),
-        (DisconnectedError("", refused=True), True, Fault.UNREACHABLE),
-        (DisconnectedError(""), False, Fault.UNREACHABLE),
-        (DisconnectedError(""), True, Fault.CUT),
-        (OSError(), True, Fault.CUT),
-        (FrameError(), True, Fault.CUT),
-        (FrameError(), False, Fault.OTHER),
-        (ZeroDivisionError(), True, Fault.OTHER),
+        (TooManyRequestsError(), False, RequestFault.THROTTLED),
+        (ExpiredError(), True, RequestFault.EXPIRED),
+        (
+            ServerTimeoutError("Too large resource version: 9, current: 5"),
+            False,
+            RequestFault.TOO_LARGE,
+        ),
+        (ServerTimeoutError("", details=TOO_LARGE), False, RequestFault.TOO_LARGE),
+        (ServerTimeoutError("slow"), False, RequestFault.OTHER),
+        (BadRequestError(), False, RequestFault.INVALID),
+        (InvalidError(), False, RequestFault.INVALID),
+        (ForbiddenError(), False, RequestFault.OTHER),
+        (NotFoundError(), False, RequestFault.NOT_FOUND),
+        (StatusError("?"), True, RequestFault.OTHER),
+        (TimeoutError(), True, RequestFault.SILENT),
+        (DisconnectedError("", refused=True), True, RequestFault.UNREACHABLE),
+        (DisconnectedError(""), False, RequestFault.UNREACHABLE),
+        (DisconnectedError(""), True, RequestFault.CUT),
+        (OSError(), True, RequestFault.CUT),
+        (FrameError(), True, RequestFault.CUT),
+        (FrameError(), False, RequestFault.OTHER),
+        (ZeroDivisionError(), True, RequestFault.OTHER),
     ],
 )
-def test_errors_are_read(error: Exception, opened: bool, fault: Fault) -> None:
+def test_errors_are_read(error: Exception, opened: bool, fault: RequestFault) -> None:
     assert fault_of(error, opened=opened) is fault
 
 
@@ -355,7 +384,7 @@ def test_a_delay_is_between_three_quarters_and_the_whole(failures: int, rng: ran
 
 ENDS = st.builds(
     Ended,
-    fault=st.one_of(st.none(), st.sampled_from(Fault)),
+    fault=st.one_of(st.none(), st.sampled_from(RequestFault)),
     resource_version=st.sampled_from(["", "0", "7", "9"]),
     lasted=st.sampled_from([0.0, 5.0, 40.0, 80.0]),
     quiet=st.booleans(),
@@ -366,7 +395,7 @@ ENDS = st.builds(
 ANSWERS: dict[type[machine.Effect], st.SearchStrategy[machine.Input]] = {
     List: st.one_of(ENDS, st.builds(Listed, st.sampled_from(["7", "9"]))),
     WatchList: st.one_of(ENDS, st.builds(Listed, st.sampled_from(["7", "9"]))),
-    Watch: ENDS,
+    OpenWatch: ENDS,
     Follow: ENDS,
     Probe: st.one_of(ENDS, st.builds(Probed, st.sampled_from(["", "5", "9"]))),
     Inquire: st.one_of(ENDS, st.builds(Inquired, st.booleans())),
@@ -390,7 +419,7 @@ def test_whatever_happens_no_request_loop_runs_without_waits(data: st.DataObject
         if not isinstance(effect, Wait | Follow):
             requests += 1
         assert requests <= 5
-        if isinstance(effect, Watch):
+        if isinstance(effect, OpenWatch):
             assert effect.resource_version
 
 

@@ -29,7 +29,7 @@ from listwatch.testing.fake_controller_source import (
     SILENCE,
     Backup,
     FakeControllerSource,
-    Fault,
+    SourceFault,
     WatchScript,
     pod,
 )
@@ -40,7 +40,7 @@ REFUSED = DisconnectedError("nobody listens", refused=True)
 GARBAGE = WatchEvent("", error=FrameError("not JSON"))
 
 
-def everything(fault: Fault) -> Setup:
+def everything(fault: SourceFault) -> Setup:
     def setup(source: FakeControllerSource) -> None:
         source.fail_lists(fault, math.inf)
         source.fail_watches(fault, math.inf)
@@ -48,11 +48,11 @@ def everything(fault: Fault) -> Setup:
     return setup
 
 
-def watches(fault: Fault) -> Setup:
+def watches(fault: SourceFault) -> Setup:
     return lambda source: source.fail_watches(fault, math.inf)
 
 
-def lists(fault: Fault) -> Setup:
+def lists(fault: SourceFault) -> Setup:
     def setup(source: FakeControllerSource) -> None:
         source.watch_list = "invalid"
         source.fail_lists(fault, math.inf)

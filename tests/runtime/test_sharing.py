@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from listwatch.clock import FakeClock
 from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError
-from listwatch.runtime.sharing import Claim, ShareMember, owner
+from listwatch.runtime.sharing import KeyShare, ShareMember, owner
 from runtime.lease_server import FAULTS, FaultyLeaseClient, LeaseServer, ProcessClock, opened, until
 
 KEYS = [f"ns/key-{number}" for number in range(24)]
@@ -38,11 +38,11 @@ def test_keys_are_spread_evenly() -> None:
 
 def test_a_claim_holds_where_both_views_and_no_rival_agree() -> None:
     mine = [key for key in KEYS if owner(key, ["a", "b"]) == "a"]
-    assert [key for key in KEYS if Claim("a").accepts(key)] == []
-    assert [key for key in KEYS if Claim("a", ("a", "b")).accepts(key)] == mine
-    alone = Claim("a", ("a",), {"b": ("b",)})
+    assert [key for key in KEYS if KeyShare("a").accepts(key)] == []
+    assert [key for key in KEYS if KeyShare("a", ("a", "b")).accepts(key)] == mine
+    alone = KeyShare("a", ("a",), {"b": ("b",)})
     assert [key for key in KEYS if alone.accepts(key)] == []
-    joining = Claim("a", ("a",), {"b": ()}, ("a", "b"))
+    joining = KeyShare("a", ("a",), {"b": ()}, ("a", "b"))
     assert [key for key in KEYS if joining.accepts(key)] == mine
 
 

@@ -29,12 +29,12 @@ from listwatch.cache.reflector_machine import (
     HEALTHY_SECONDS,
     Bookmarks,
     Ended,
-    Fault,
     Input,
     Inquired,
     Listed,
     Phase,
     Probed,
+    RequestFault,
     State,
     Wait,
     Woke,
@@ -235,7 +235,7 @@ class Reflector:
                 return await self._list()
             case machine.WatchList():
                 return await self._watch("", initial=True)
-            case machine.Watch(version):
+            case machine.OpenWatch(version):
                 return await self._watch(version, initial=False)
             case machine.Probe():
                 return await self._probe()
@@ -428,14 +428,14 @@ class Reflector:
             fault = watch.watchdog.fault
             error = TimeoutError(f"the server was silent for {watch.watchdog.silence:g} s")
             if initial and watch.opened is not None:
-                fault = Fault.NO_END
+                fault = RequestFault.NO_END
                 error = TimeoutError("the server did not end the initial events")
-            elif fault is Fault.STALE:
+            elif fault is RequestFault.STALE:
                 error = None  # reported when the event was lost
         elif isinstance(error, SetBackError):
-            fault = Fault.SET_BACK
+            fault = RequestFault.SET_BACK
         elif isinstance(error, UselessWatchError):
-            fault = Fault.USELESS
+            fault = RequestFault.USELESS
         elif error is None and initial:
             error = WatchEndedError("the server ended the watch before its initial events")
         elif error is None and lasted < HEALTHY_SECONDS:

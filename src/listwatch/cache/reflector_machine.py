@@ -76,7 +76,7 @@ class Bookmarks(Enum):
     NONE = "none"
 
 
-class Fault(Enum):
+class RequestFault(Enum):
     """How a request failed."""
 
     #: No connection, or one closed before a response began.
@@ -179,7 +179,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         retry_after: seconds that the server asks to wait.
     """
 
-    fault: Fault | None = None
+    fault: RequestFault | None = None
     resource_version: str = ""
     lasted: float = 0.0
     quiet: bool = False
@@ -225,7 +225,7 @@ class WatchList(msgspec.Struct, frozen=True):
     """Open a watch that starts with the current state."""
 
 
-class Watch(msgspec.Struct, frozen=True):
+class OpenWatch(msgspec.Struct, frozen=True):
     """Open a watch that continues from a resource version."""
 
     resource_version: str
@@ -264,7 +264,7 @@ class Stop(msgspec.Struct, frozen=True):
     """Stop for good."""
 
 
-Effect: TypeAlias = List | WatchList | Watch | Follow | Probe | Inquire | Wait | Stop
+Effect: TypeAlias = List | WatchList | OpenWatch | Follow | Probe | Inquire | Wait | Stop
 
 
 # --- The machine ---------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def _enter(state: State, phase: Phase) -> tuple[State, Effect]:
         case Phase.WATCH_LISTING:
             effect = WatchList()
         case Phase.WATCHING:
-            effect = Watch(state.resource_version)
+            effect = OpenWatch(state.resource_version)
         case Phase.PROBING:
             effect = Probe()
         case Phase.INQUIRING:
@@ -340,7 +340,7 @@ def _wait(
     state: State, then: Phase, ended: Ended | None = None, *, share: float = 1.0
 ) -> tuple[State, Effect]:
     at_least = 0.0 if ended is None else min(ended.retry_after, _LONGEST_RETRY_AFTER)
-    for_server = ended is not None and ended.fault is Fault.UNREACHABLE
+    for_server = ended is not None and ended.fault is RequestFault.UNREACHABLE
     wait = Wait(state.failures, share, at_least, for_server)
     return replace(state, phase=Phase.BACKING_OFF, then=then, failures=state.failures + 1), wait
 
@@ -363,7 +363,7 @@ def _after_list(state: State) -> tuple[State, Effect]:
 def _after_failed_list(state: State, ended: Ended) -> tuple[State, Effect]:
     # Without a version, nothing was listed yet, or every object was reported as deleted.
     is_listing = state.phase is Phase.LISTING
-    if is_listing and ended.fault is Fault.NOT_FOUND and state.resource_version:
+    if is_listing and ended.fault is RequestFault.NOT_FOUND and state.resource_version:
         return _enter(state, Phase.INQUIRING)
     return _wait(state, Phase.LISTING, ended)
 
@@ -371,27 +371,37 @@ def _after_failed_list(state: State, ended: Ended) -> tuple[State, Effect]:
 def _after_stream(state: State, ended: Ended) -> tuple[State, Effect]:
     """Handle a stream of initial events that stopped before their end."""
     match ended.fault:
-        case Fault.UNREACHABLE | Fault.CUT | Fault.SILENT | Fault.THROTTLED:
+        case (
+            RequestFault.UNREACHABLE
+            | RequestFault.CUT
+            | RequestFault.SILENT
+            | RequestFault.THROTTLED
+        ):
             if state.failures >= _MOST_BROKEN_STREAMS:
                 state = replace(state, streaming=Streaming.NOT_NOW)
             return _wait(state, _relist_phase(state), ended)
-        case Fault.INVALID | Fault.NO_END | None:
+        case RequestFault.INVALID | RequestFault.NO_END | None:
             # A list is a different request and can't lead back here, so no wait is due. An empty
             # stream does not show whether the server ignores the option or is slow.
-            never = ended.fault is Fault.INVALID or not ended.quiet
+            never = ended.fault is RequestFault.INVALID or not ended.quiet
             state = replace(state, streaming=Streaming.NEVER if never else Streaming.NOT_NOW)
             return _enter(state, Phase.LISTING)
     state = replace(state, streaming=Streaming.NOT_NOW)
-    if ended.fault is Fault.EXPIRED and not state.acted:
+    if ended.fault is RequestFault.EXPIRED and not state.acted:
         return _enter(replace(state, acted=True), Phase.LISTING)
     return _wait(state, Phase.LISTING, ended)
 
 
 def _after_probe(state: State, ended: Ended) -> tuple[State, Effect]:
     match ended.fault:
-        case Fault.UNREACHABLE | Fault.CUT | Fault.SILENT | Fault.THROTTLED:
+        case (
+            RequestFault.UNREACHABLE
+            | RequestFault.CUT
+            | RequestFault.SILENT
+            | RequestFault.THROTTLED
+        ):
             return _wait(state, Phase.PROBING, ended)
-        case Fault.NOT_FOUND:
+        case RequestFault.NOT_FOUND:
             return _wait(state, Phase.LISTING, ended)
     return _wait(state, _relist_phase(state), ended)
 
@@ -401,7 +411,7 @@ def _after_watch(state: State, ended: Ended) -> tuple[State, Effect]:
         state = replace(state, resource_version=ended.resource_version)
     if ended.bookmarked:
         state = replace(state, bookmarks=Bookmarks.EXPECTED)
-    if ended.fault is Fault.STALE:  # its wait passed while the watch was open
+    if ended.fault is RequestFault.STALE:  # its wait passed while the watch was open
         state = replace(state, failures=state.failures + 1, suspect=True)
         return _enter(state, _relist_phase(state))
     healthy = ended.lasted >= HEALTHY_SECONDS
@@ -417,9 +427,9 @@ def _after_watch(state: State, ended: Ended) -> tuple[State, Effect]:
             streaming=streaming,
         )
     else:
-        probed = state.probed and ended.fault in {Fault.UNREACHABLE, Fault.SILENT}
+        probed = state.probed and ended.fault in {RequestFault.UNREACHABLE, RequestFault.SILENT}
         state = replace(state, suspect=True, probed=probed)
-    if ended.fault is Fault.EXPIRED and not state.acted:
+    if ended.fault is RequestFault.EXPIRED and not state.acted:
         return _enter(replace(state, acted=True), _relist_phase(state))
     # A watch can't continue without a position: it would start with the current objects and never
     # report the deleted ones.
@@ -429,15 +439,22 @@ def _after_watch(state: State, ended: Ended) -> tuple[State, Effect]:
         case None if healthy:
             # A restored server sends nothing until it has caught up with our version.
             return _enter(state, Phase.PROBING if ended.quiet else Phase.WATCHING)
-        case Fault.SILENT if healthy:
+        case RequestFault.SILENT if healthy:
             return _after_silence(state)
-        case Fault.SILENT if not state.probed:
+        case RequestFault.SILENT if not state.probed:
             return _enter(state, Phase.PROBING)
-        case Fault.UNREACHABLE if not state.probed:
+        case RequestFault.UNREACHABLE if not state.probed:
             return _wait(state, Phase.PROBING, ended)
-        case None | Fault.UNREACHABLE | Fault.CUT | Fault.SILENT | Fault.THROTTLED | Fault.USELESS:
+        case (
+            None
+            | RequestFault.UNREACHABLE
+            | RequestFault.CUT
+            | RequestFault.SILENT
+            | RequestFault.THROTTLED
+            | RequestFault.USELESS
+        ):
             return _wait(state, Phase.WATCHING, ended)
-        case Fault.NOT_FOUND:  # a list decides that
+        case RequestFault.NOT_FOUND:  # a list decides that
             return _wait(state, Phase.LISTING, ended)
     return _wait(state, _relist_phase(state), ended)
 
@@ -472,7 +489,7 @@ def is_older(version: str, than: str) -> bool:
     return (len(version), version) < (len(than), than)
 
 
-def fault_of(error: BaseException, *, opened: bool = False) -> Fault:
+def fault_of(error: BaseException, *, opened: bool = False) -> RequestFault:
     """Return the kind of failure of a request from its exception.
 
     Args:
@@ -483,26 +500,26 @@ def fault_of(error: BaseException, *, opened: bool = False) -> Fault:
         case StatusError():
             return _fault_of_status(error)
         case TimeoutError():
-            return Fault.SILENT
+            return RequestFault.SILENT
         case DisconnectedError() if error.refused:
-            return Fault.UNREACHABLE
+            return RequestFault.UNREACHABLE
         case DisconnectedError() | OSError():
-            return Fault.CUT if opened else Fault.UNREACHABLE
+            return RequestFault.CUT if opened else RequestFault.UNREACHABLE
         case FrameError() if opened:
-            return Fault.CUT
-    return Fault.OTHER
+            return RequestFault.CUT
+    return RequestFault.OTHER
 
 
-def _fault_of_status(error: StatusError) -> Fault:
+def _fault_of_status(error: StatusError) -> RequestFault:
     match error:
         case TooManyRequestsError():
-            return Fault.THROTTLED
+            return RequestFault.THROTTLED
         case ExpiredError():
-            return Fault.EXPIRED
+            return RequestFault.EXPIRED
         case ServerTimeoutError() if error.is_too_large_resource_version:
-            return Fault.TOO_LARGE
+            return RequestFault.TOO_LARGE
         case BadRequestError() | InvalidError():
-            return Fault.INVALID
+            return RequestFault.INVALID
         case NotFoundError():
-            return Fault.NOT_FOUND
-    return Fault.OTHER
+            return RequestFault.NOT_FOUND
+    return RequestFault.OTHER

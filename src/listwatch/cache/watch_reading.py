@@ -16,7 +16,7 @@ from listwatch.cache.list_watch import (
     WatchStream,
 )
 from listwatch.cache.missing import ListResult
-from listwatch.cache.reflector_machine import NO_POSITION, Fault, is_older
+from listwatch.cache.reflector_machine import NO_POSITION, RequestFault, is_older
 from listwatch.cache.transform import TransformError
 from listwatch.clock import Clock, Timeout
 from listwatch.errors import ListWatchError, StatusError
@@ -77,7 +77,7 @@ class Watchdog(Timeout):
         self._silence = silence
         self._heard = clock.now()
         self._stale_at = math.inf
-        self.fault = Fault.SILENT
+        self.fault = RequestFault.SILENT
 
     @property
     def is_stale(self) -> bool:
@@ -112,7 +112,7 @@ class Watchdog(Timeout):
     def _expire(self) -> None:
         now = self._clock.now()
         if now >= self._stale_at:
-            self.fault = Fault.STALE
+            self.fault = RequestFault.STALE
         elif now < self._heard + self._silence:
             self._rearm()
             return

@@ -57,7 +57,7 @@ def _weight(member: str, key: str) -> tuple[bytes, str]:
     return blake2b(f"{member}\0{key}".encode(), digest_size=8).digest(), member
 
 
-class Claim(msgspec.Struct, frozen=True):
+class KeyShare(msgspec.Struct, frozen=True):
     """The keys that a member may work on.
 
     Attributes:
@@ -106,7 +106,7 @@ class SharesWork(Protocol):
 
 
 #: Called with a claim: returns when nothing outside the claim is worked on any more.
-Settle: TypeAlias = Callable[[Claim], Awaitable[None]]
+Settle: TypeAlias = Callable[[KeyShare], Awaitable[None]]
 
 
 class Membership:
@@ -146,7 +146,7 @@ class Membership:
         # The view that every write of the lease carries from now on. While it is unknown whether
         # such a write succeeded, the claim has it as the next view.
         self._view: tuple[str, ...] = ()
-        self._claim = Claim(member)
+        self._claim = KeyShare(member)
         self._seen: dict[str, _Seen] = {}
         self._settling: asyncio.Task[None] | None = None
 
@@ -206,9 +206,9 @@ class Membership:
         # Our view has been written, and the others' were read afterwards.
         target = tuple(sorted({self._member, *self._live()}))
         if target != self._view:
-            claim = Claim(self._member, self._view, self._rivals(), target)
+            claim = KeyShare(self._member, self._view, self._rivals(), target)
         else:
-            claim = Claim(self._member, self._view, self._rivals())
+            claim = KeyShare(self._member, self._view, self._rivals())
         if claim == self._claim:
             return False
         self._claim = claim
@@ -350,7 +350,7 @@ class ShareMember(LeaderElector):
         )
         self.group = group
         self._work: list[SharesWork] = []
-        self._claim = Claim(member)
+        self._claim = KeyShare(member)
         self._work_loop: asyncio.AbstractEventLoop | None = None
         self._guard: LeadershipGuard | None = None
 
@@ -365,7 +365,7 @@ class ShareMember(LeaderElector):
         return guard is not None and guard.is_leader and self._claim.accepts(key)
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> KeyShare:
         """The keys that this process may work on."""
         return self._claim
 
@@ -385,7 +385,7 @@ class ShareMember(LeaderElector):
                 return await work(guard)
             finally:
                 self._guard = None
-                self._claim = Claim(self.identity)
+                self._claim = KeyShare(self.identity)
 
         return await super().run(guarded, guard_steps=guard_steps)
 
@@ -401,7 +401,7 @@ class ShareMember(LeaderElector):
             clock=self._clock,
         )
 
-    async def _settle_from_anywhere(self, claim: Claim) -> None:
+    async def _settle_from_anywhere(self, claim: KeyShare) -> None:
         loop = self._work_loop
         if loop is None or loop is asyncio.get_running_loop():
             await self._settle(claim)
@@ -414,7 +414,7 @@ class ShareMember(LeaderElector):
                 raise
             await asyncio.wrap_future(future)
 
-    async def _settle(self, claim: Claim) -> None:
+    async def _settle(self, claim: KeyShare) -> None:
         before, self._claim = self._claim, claim
 
         def gained(key: str) -> bool:

@@ -43,7 +43,7 @@ class Boundary(StrEnum):
     STEP = "step"
 
 
-class Fault(msgspec.Struct, frozen=True):
+class FaultKind(msgspec.Struct, frozen=True):
     """A kind of fault.
 
     Attributes:
@@ -65,52 +65,52 @@ class Fault(msgspec.Struct, frozen=True):
 
 _READ_WRITE: Final = (Boundary.READ, Boundary.WRITE)
 
-FAULTS: Final[Mapping[str, Fault]] = {
+FAULTS: Final[Mapping[str, FaultKind]] = {
     fault.name: fault
     for fault in (
-        Fault("crash-before", (Boundary.WRITE,), "the process dies before it sends the write"),
-        Fault("crash-after", (Boundary.WRITE,), "the process dies after the write, unanswered"),
-        Fault("lost-reply", (Boundary.WRITE,), "the write is made, but its reply is lost"),
-        Fault("lag", (Boundary.EVENT,), f"this watch is {LAG_SECONDS:g} s late from here on"),
-        Fault(
+        FaultKind("crash-before", (Boundary.WRITE,), "the process dies before it sends the write"),
+        FaultKind("crash-after", (Boundary.WRITE,), "the process dies after the write, unanswered"),
+        FaultKind("lost-reply", (Boundary.WRITE,), "the write is made, but its reply is lost"),
+        FaultKind("lag", (Boundary.EVENT,), f"this watch is {LAG_SECONDS:g} s late from here on"),
+        FaultKind(
             "missed",
             (Boundary.EVENT,),
             f"this watch sends nothing for {LAG_SECONDS:g} s, then its history is gone: a relist",
         ),
-        Fault("cut", (Boundary.EVENT,), "the watch breaks before this event"),
-        Fault("unreachable", _READ_WRITE, "the connection breaks before the request arrives"),
-        Fault("server-error", _READ_WRITE, "the server answers 500 and does nothing"),
-        Fault("throttled", (Boundary.WRITE,), "the server answers 429 and does nothing"),
-        Fault("conflict", (Boundary.WRITE,), "another writer was faster: 409", versioned=True),
-        Fault("crash", (Boundary.STEP,), "the process dies before it reconciles the key"),
-        Fault("late", (Boundary.STEP,), f"the key is reconciled {SLOW_SECONDS:g} s late"),
-        Fault("again", (Boundary.STEP,), "the key is queued once more meanwhile"),
-        Fault("slow", (Boundary.WRITE,), f"the write is {SLOW_SECONDS:g} s on its way"),
-        Fault(
+        FaultKind("cut", (Boundary.EVENT,), "the watch breaks before this event"),
+        FaultKind("unreachable", _READ_WRITE, "the connection breaks before the request arrives"),
+        FaultKind("server-error", _READ_WRITE, "the server answers 500 and does nothing"),
+        FaultKind("throttled", (Boundary.WRITE,), "the server answers 429 and does nothing"),
+        FaultKind("conflict", (Boundary.WRITE,), "another writer was faster: 409", versioned=True),
+        FaultKind("crash", (Boundary.STEP,), "the process dies before it reconciles the key"),
+        FaultKind("late", (Boundary.STEP,), f"the key is reconciled {SLOW_SECONDS:g} s late"),
+        FaultKind("again", (Boundary.STEP,), "the key is queued once more meanwhile"),
+        FaultKind("slow", (Boundary.WRITE,), f"the write is {SLOW_SECONDS:g} s on its way"),
+        FaultKind(
             "pause",
             (Boundary.WRITE,),
             f"the process stands still for {PAUSE_SECONDS:g} s after the write",
         ),
-        Fault(
+        FaultKind(
             "stale-restart",
             (Boundary.WRITE,),
             "the process dies after the write; the next one reads from a replica of the server "
             f"that is behind by the last change of the user, for {LAG_SECONDS:g} s",
         ),
-        Fault(
+        FaultKind(
             "webhook",
             (Boundary.WRITE,),
             "the server answers 500, because a webhook can't be called",
             default=False,
         ),
-        Fault(
+        FaultKind(
             "deleted",
             (Boundary.WRITE,),
             "somebody deletes the object right after its creation",
             default=False,
             creates=True,
         ),
-        Fault(
+        FaultKind(
             "skew",
             (Boundary.START,),
             f"the wall clock of the process is {SKEW_SECONDS:g} s ahead",

@@ -26,7 +26,7 @@ MakeApp = Callable[[], object]
 CONFIG = Config(server="http://127.0.0.1:1", source="the simulated server")
 
 
-class Failure:
+class ProcessFailure:
     """What a key's last reconcile raised.
 
     Attributes:
@@ -84,7 +84,7 @@ class Process:
         #: Its managers.
         self.apps: list[Manager] = []
         #: The keys whose last reconcile failed.
-        self.failures: dict[tuple[str, str], Failure] = {}
+        self.failures: dict[tuple[str, str], ProcessFailure] = {}
         self._running: set[tuple[str, str]] = set()
         self._context: Context = copy_context()
         _ = self._context.run(current_process.set, self)
@@ -180,7 +180,7 @@ class Process:
                     self._on_objection("unsupported", str(error))
                     raise
                 except Exception as error:
-                    self.failures[place] = Failure(unwrap(error))
+                    self.failures[place] = ProcessFailure(unwrap(error))
                     self._on_step(self, f"fails with {key}: {type(error).__name__}: {error}")
                     raise
                 finally:

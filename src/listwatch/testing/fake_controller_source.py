@@ -53,7 +53,7 @@ SILENCE: Final = Ending.SILENCE
 WatchListMode: TypeAlias = Literal["yes", "invalid", "ignored"] | Exception
 
 #: The response to a request: an error to raise, or silence.
-Fault: TypeAlias = Exception | Literal[Ending.SILENCE]
+SourceFault: TypeAlias = Exception | Literal[Ending.SILENCE]
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -227,8 +227,8 @@ class FakeControllerSource:
         self._floor = 0
         self._pages: dict[str, tuple[int, list[Object]]] = {}
         self._watches: list[_Watch] = []
-        self._list_faults: deque[tuple[Fault, float]] = deque()
-        self._watch_faults: deque[tuple[Fault | WatchScript, float]] = deque()
+        self._list_faults: deque[tuple[SourceFault, float]] = deque()
+        self._watch_faults: deque[tuple[SourceFault | WatchScript, float]] = deque()
         self._everything = FakeListWatch(self, "", "", "")
 
     # --- The state ------------------------------------------------------------------------------
@@ -329,11 +329,11 @@ class FakeControllerSource:
 
     # --- Faults ---------------------------------------------------------------------------------
 
-    def fail_lists(self, fault: Fault, times: float = 1) -> None:
+    def fail_lists(self, fault: SourceFault, times: float = 1) -> None:
         """Answer the next lists with a fault, this many times (`math.inf` for all)."""
         self._list_faults.append((fault, times))
 
-    def fail_watches(self, fault: Fault, times: float = 1) -> None:
+    def fail_watches(self, fault: SourceFault, times: float = 1) -> None:
         """Answer the next watches with a fault instead of opening them."""
         self._watch_faults.append((fault, times))
 
@@ -582,7 +582,7 @@ def _take(faults: deque[Any]) -> Any:
     return fault
 
 
-async def _fail(fault: Fault) -> None:
+async def _fail(fault: SourceFault) -> None:
     if isinstance(fault, Exception):
         raise fault
     await asyncio.Event().wait()

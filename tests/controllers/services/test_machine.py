@@ -11,18 +11,18 @@ from controllers.service_cluster import service
 from listwatch.controllers.services.machine import (
     EXISTING,
     Action,
+    AddFinalizer,
     Check,
     Checked,
-    Claim,
     Elsewhere,
     Ensure,
     Ensured,
     Finished,
     Outcome,
-    Phase,
     Release,
     Remove,
     Seen,
+    ServicePhase,
     State,
     UpdateNodes,
     Waiting,
@@ -175,7 +175,7 @@ class Model:
                 return Finished()
         if not is_there:
             return None
-        if isinstance(action, Claim):
+        if isinstance(action, AddFinalizer):
             self._write(finalizers=[FINALIZER])
         elif isinstance(action, WriteStatus):
             self._write(status={"loadBalancer": self.state.status.to_dict()})
@@ -227,7 +227,7 @@ def tell(chance: random.Random) -> None:
     found = Service.of(Object.from_dict(value))
     assert found.has_finalizer is wanted
     assert model.balancers == ({found.uid: (found.spec, model.nodes)} if wanted else {})
-    assert model.state.phase is (Phase.SERVING if wanted else Phase.ABSENT)
+    assert model.state.phase is (ServicePhase.SERVING if wanted else ServicePhase.ABSENT)
     if wanted:
         assert found.status == status_of(found)
     before = len(model.steps)
@@ -241,11 +241,11 @@ def of(**more: Any) -> Service:
 
 def test_a_failure_leaves_what_may_be_true() -> None:
     web = of()
-    cases: list[tuple[Action, Phase]] = [
-        (Claim(web), Phase.CLAIMED),
-        (Ensure(web), Phase.PARTIAL),
-        (Remove(web), Phase.PARTIAL),
-        (UpdateNodes(web), Phase.PARTIAL),
+    cases: list[tuple[Action, ServicePhase]] = [
+        (AddFinalizer(web), ServicePhase.CLAIMED),
+        (Ensure(web), ServicePhase.PARTIAL),
+        (Remove(web), ServicePhase.PARTIAL),
+        (UpdateNodes(web), ServicePhase.PARTIAL),
     ]
     for action, phase in cases:
         state = begun(State(), action)
@@ -256,7 +256,7 @@ def test_a_service_of_another_controller_is_asked_for_again_only_when_it_changes
     web = of()
     seen = Seen(web, NODES, has_finalizer=True)
     state, seen = done(begun(State(), Ensure(web)), seen, Ensure(web), Elsewhere())
-    assert state.phase is Phase.ELSEWHERE
+    assert state.phase is ServicePhase.ELSEWHERE
     assert step(state, Seen(web, (), has_finalizer=True)) is None
     changed = of(sessionAffinity="ClientIP")
     assert step(state, Seen(changed, NODES, has_finalizer=True)) == Ensure(changed)
@@ -279,7 +279,7 @@ def test_what_failed_waits_until_its_time_or_a_change_that_matters() -> None:
 
 def test_an_outcome_that_no_action_has_is_a_mistake() -> None:
     with pytest.raises(TypeError, match="does not end with"):
-        done(State(), Seen(of()), Claim(of()), Finished())
+        done(State(), Seen(of()), AddFinalizer(of()), Finished())
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from listwatch.controllers.services.service import (
 from listwatch.objects import Object
 
 
-class Phase(StrEnum):
+class ServicePhase(StrEnum):
     """Progress of a service's load balancer."""
 
     #: As far as known, the provider has nothing, and the service has no finalizer and no status.
@@ -44,7 +44,9 @@ class Phase(StrEnum):
 
 
 #: Phases in which the provider may have something.
-EXISTING = frozenset({Phase.PARTIAL, Phase.MADE, Phase.SERVING, Phase.ELSEWHERE})
+EXISTING = frozenset(
+    {ServicePhase.PARTIAL, ServicePhase.MADE, ServicePhase.SERVING, ServicePhase.ELSEWHERE}
+)
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -73,7 +75,7 @@ class State(msgspec.Struct, frozen=True):
         waiting: the wait for the next try, after a failure.
     """
 
-    phase: Phase = Phase.ABSENT
+    phase: ServicePhase = ServicePhase.ABSENT
     service: Service | None = None
     status: LoadBalancerStatus = LoadBalancerStatus()
     nodes: tuple[Node, ...] = ()
@@ -131,7 +133,7 @@ class _OfService(msgspec.Struct, frozen=True):
     service: Service
 
 
-class Claim(_OfService, frozen=True):
+class AddFinalizer(_OfService, frozen=True):
     """Write the finalizer."""
 
 
@@ -159,7 +161,7 @@ class Release(_OfService, frozen=True):
     """Remove finalizer and status."""
 
 
-Action: TypeAlias = Claim | Ensure | WriteStatus | Check | UpdateNodes | Remove | Release
+Action: TypeAlias = AddFinalizer | Ensure | WriteStatus | Check | UpdateNodes | Remove | Release
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -206,8 +208,12 @@ def step(state: State, seen: Seen) -> Action | None:
     if now.is_deleted or not wants_load_balancer(now, seen.load_balancer_class):
         return _step_down(state, now, seen)
     if not seen.has_finalizer:
-        return Claim(now)
-    if own is None or state.phase in {Phase.ABSENT, Phase.CLAIMED, Phase.PARTIAL}:
+        return AddFinalizer(now)
+    if own is None or state.phase in {
+        ServicePhase.ABSENT,
+        ServicePhase.CLAIMED,
+        ServicePhase.PARTIAL,
+    }:
         return Ensure(now)
     return _keep(state, own, now, seen)
 
@@ -215,7 +221,7 @@ def step(state: State, seen: Seen) -> Action | None:
 def _step_down(state: State, now: Service, seen: Seen) -> Action | None:
     if state.phase in EXISTING:
         return Remove(now)
-    if state.phase is Phase.CLAIMED:
+    if state.phase is ServicePhase.CLAIMED:
         return Release(now)
     # An earlier process may have created something.
     left = seen.has_finalizer and needs_cleanup(now, seen.load_balancer_class)
@@ -225,11 +231,11 @@ def _step_down(state: State, now: Service, seen: Seen) -> Action | None:
 def _keep(state: State, own: Service, now: Service, seen: Seen) -> Action | None:
     if needs_update(own, now):
         return Ensure(now)
-    if state.phase is Phase.MADE:
+    if state.phase is ServicePhase.MADE:
         return WriteStatus(now)
     if seen.check:
         return Check(now)
-    if state.phase is Phase.ELSEWHERE:
+    if state.phase is ServicePhase.ELSEWHERE:
         return None
     if state.nodes != seen.nodes:
         return UpdateNodes(own)
@@ -240,12 +246,12 @@ def _keep(state: State, own: Service, now: Service, seen: Seen) -> Action | None
 def begun(state: State, action: Action) -> State:
     """Return the state while an action runs: anything that it may have done so far."""
     match action:
-        case Claim():
-            if state.phase is Phase.ABSENT or _is_another(state, action.service):
-                return State(phase=Phase.CLAIMED, service=action.service)
+        case AddFinalizer():
+            if state.phase is ServicePhase.ABSENT or _is_another(state, action.service):
+                return State(phase=ServicePhase.CLAIMED, service=action.service)
             return state
         case Ensure() | Remove() | UpdateNodes():
-            return replace(state, phase=Phase.PARTIAL, service=action.service)
+            return replace(state, phase=ServicePhase.PARTIAL, service=action.service)
         case WriteStatus() | Check() | Release():
             return state
 
@@ -253,26 +259,26 @@ def begun(state: State, action: Action) -> State:
 def done(state: State, seen: Seen, action: Action, outcome: Outcome) -> tuple[State, Seen]:
     """Return the state and the observations after a successful action."""
     match action, outcome:
-        case Claim(), Written(version):
+        case AddFinalizer(), Written(version):
             return replace(state, written=version), replace(seen, has_finalizer=True)
         case WriteStatus(), Written(version):
-            state = replace(state, phase=Phase.SERVING, written=version)
+            state = replace(state, phase=ServicePhase.SERVING, written=version)
             return state, replace(seen, status=state.status)
         case Release(), _:
             return State(), replace(seen, has_finalizer=False, status=LoadBalancerStatus())
         case Ensure(), Ensured(status):
-            phase = Phase.SERVING if status == seen.status else Phase.MADE
+            phase = ServicePhase.SERVING if status == seen.status else ServicePhase.MADE
             state = replace(state, phase=phase, status=status, nodes=seen.nodes)
             return state, replace(seen, check=False)
         case Ensure(), Elsewhere():
-            return replace(state, phase=Phase.ELSEWHERE), replace(seen, check=False)
+            return replace(state, phase=ServicePhase.ELSEWHERE), replace(seen, check=False)
         case UpdateNodes(), _:
-            return replace(state, phase=Phase.SERVING, nodes=seen.nodes), seen
+            return replace(state, phase=ServicePhase.SERVING, nodes=seen.nodes), seen
         case Check(), Checked(found):
-            phase = state.phase if found else Phase.PARTIAL
+            phase = state.phase if found else ServicePhase.PARTIAL
             return replace(state, phase=phase), replace(seen, check=False)
         case Remove(), _:
-            state = State(phase=Phase.CLAIMED, service=action.service)
+            state = State(phase=ServicePhase.CLAIMED, service=action.service)
             return state, seen
         case _:
             raise TypeError(f"{action} does not end with {outcome}")
@@ -280,14 +286,18 @@ def done(state: State, seen: Seen, action: Action, outcome: Outcome) -> tuple[St
 
 def kept(state: State, seen: Seen) -> State | None:
     """Return the state to remember when nothing is left to do; None for nothing."""
-    if state.phase is Phase.ABSENT or state.service is None or seen.service is None:
+    if state.phase is ServicePhase.ABSENT or state.service is None or seen.service is None:
         return None
     return None if state.service.uid != seen.service.uid else replace(state, waiting=None)
 
 
 def differences(state: State, service: Service) -> Iterator[str]:
     """Yield the reasons why an existing load balancer is ensured again."""
-    if state.service is not None and state.phase in {Phase.MADE, Phase.SERVING, Phase.ELSEWHERE}:
+    if state.service is not None and state.phase in {
+        ServicePhase.MADE,
+        ServicePhase.SERVING,
+        ServicePhase.ELSEWHERE,
+    }:
         yield from changes(state.service, service)
 
 

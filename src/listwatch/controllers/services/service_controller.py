@@ -22,18 +22,18 @@ from listwatch.controllers.services.api import ListWatches, ServicesAPI
 from listwatch.controllers.services.machine import (
     EXISTING,
     Action,
+    AddFinalizer,
     Check,
     Checked,
-    Claim,
     Elsewhere,
     Ensure,
     Ensured,
     Finished,
     Outcome,
-    Phase,
     Release,
     Remove,
     Seen,
+    ServicePhase,
     State,
     UpdateNodes,
     Waiting,
@@ -370,7 +370,7 @@ class ServiceController:
         obj = action.service.object
         try:
             match action:
-                case Claim(service):
+                case AddFinalizer(service):
                     return await self._write(service, {"metadata": {"finalizers": [FINALIZER]}})
                 case Ensure(service):
                     return await self._ensure(service, seen)
@@ -410,7 +410,7 @@ class ServiceController:
     async def _write_status(self, state: State, service: Service) -> Written:
         ingress = state.status.to_dict().get("ingress")
         written = await self._write(service, {"status": {"loadBalancer": {"ingress": ingress}}})
-        if state.phase is Phase.MADE:
+        if state.phase is ServicePhase.MADE:
             self._tell_ensured(service)
         return written
 

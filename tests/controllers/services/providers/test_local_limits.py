@@ -16,7 +16,7 @@ from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError
 from listwatch.controllers.services.providers import health, udp
 from listwatch.controllers.services.providers.balancing import Backend
-from listwatch.controllers.services.providers.health import Probe
+from listwatch.controllers.services.providers.health import HealthProbe
 from listwatch.testing.load_balancer_conformance import (
     ask,
     ask_udp,
@@ -94,7 +94,7 @@ async def test_a_machine_without_files_is_not_the_backends_fault(
                 assert await loop.sock_recv(client, 1) == b""
             patched.setattr(asyncio, "open_connection", refuse)
             with pytest.raises(OSError, match="Too many open files"):
-                await health.check([Backend(*one)], Probe(), it.clock)
+                await health.check([Backend(*one)], HealthProbe(), it.clock)
             await it.clock.advance(6)
             assert "backends were not checked" in caplog.text
         assert it.provider.statistics().failed_backends == 0
@@ -179,7 +179,7 @@ async def test_many_backends_are_checked_a_few_at_a_time(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(health, "accepts_connections", check)
     backends = [Backend(f"192.0.2.{number}", 80) for number in range(200)]
-    assert (await health.check(backends, Probe(), FakeClock())).failed == set()
+    assert (await health.check(backends, HealthProbe(), FakeClock())).failed == set()
     assert 1 < most <= health.CHECKS_AT_ONCE
 
 

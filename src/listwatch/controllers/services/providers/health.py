@@ -26,7 +26,7 @@ async def accepts_connections(backend: Backend, clock: Clock) -> bool:
     return await _ask(backend, clock, b"") is not None
 
 
-class Probe(msgspec.Struct, frozen=True):
+class HealthProbe(msgspec.Struct, frozen=True):
     """How to check backends; by default, whether they accept a connection.
 
     Attributes:
@@ -86,7 +86,7 @@ async def _ask(backend: Backend, clock: Clock, question: bytes) -> bytes | None:
         return None
 
 
-async def check(backends: Iterable[Backend], probe: Probe, clock: Clock) -> Finding:
+async def check(backends: Iterable[Backend], probe: HealthProbe, clock: Clock) -> Finding:
     """Return the health of backends.
 
     Args:

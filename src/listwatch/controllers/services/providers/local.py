@@ -24,7 +24,7 @@ from listwatch.controllers.services.providers.frontend import (
     rules_of,
     status_of,
 )
-from listwatch.controllers.services.providers.health import Probe, check
+from listwatch.controllers.services.providers.health import HealthProbe, check
 from listwatch.controllers.services.providers.listening import (
     PortListener,
     Rules,
@@ -329,5 +329,5 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
                         words = "is healthy again" if is_well else "does not answer"
                         _logger.warning("backend %s:%d %s", *backend, words)
 
-    def _probe(self, service: Service) -> Probe:
-        return Probe(node_port=self._health_port(service))
+    def _probe(self, service: Service) -> HealthProbe:
+        return HealthProbe(node_port=self._health_port(service))
