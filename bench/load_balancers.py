@@ -27,7 +27,7 @@ from rich.table import Table
 
 from listwatch.controllers import AddressPool, HAProxyProvider, LocalProvider, Node
 from listwatch.controllers.services.providers.haproxy_process import find_program
-from listwatch.testing import make_service
+from listwatch.testing import free_port, make_service
 
 REQUEST: Final = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 RESPONSE: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + b"x" * 100
@@ -209,12 +209,6 @@ frontend f
 backend b
     server s 127.0.0.1:{backend}
 """
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 @contextmanager

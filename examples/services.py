@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import resource
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from rich.console import Console
 
 from listwatch import APIServer, Client, NotFoundError, Object, load_config
 from listwatch.controllers import AddressPool, ClientServices, LocalProvider, ServiceController
-from listwatch.testing import eventually
+from listwatch.testing import eventually, free_port
 
 FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
 NAMESPACE = "default"
@@ -97,14 +96,6 @@ async def fetch(address: str, port: int) -> str:
             session.close()
     except (OSError, asyncio.IncompleteReadError, TimeoutError):
         return ""
-
-
-def free_port() -> int:
-    """Return a port that is free at the moment."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def service(name: str, *ports: int) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.service import Service
 from listwatch.testing.load_balancer_conformance import (
     converse,
-    free_port,
     named_server,
 )
+from listwatch.testing.ports import free_port
 
 Address = tuple[str, int]
 

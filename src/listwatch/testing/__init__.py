@@ -37,10 +37,12 @@ if TYPE_CHECKING:
         LoadBalancerConformance,
         ask,
         ask_udp,
-        free_port,
         make_service,
         named_server,
         named_udp_server,
+    )
+    from listwatch.testing.ports import (
+        free_port,
     )
     from listwatch.testing.round_trips import (
         assert_round_trips,
@@ -114,9 +116,9 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.testing.fake_recorder": "FakeRecorder",
         "listwatch.testing.fault_proxy": "FaultProxy FaultProxyStatistics",
         "listwatch.testing.load_balancer_conformance": (
-            "LoadBalancerConformance ask ask_udp free_port make_service "
-            "named_server named_udp_server"
+            "LoadBalancerConformance ask ask_udp make_service named_server named_udp_server"
         ),
+        "listwatch.testing.ports": "free_port",
         "listwatch.testing.round_trips": "assert_round_trips manifests",
         "listwatch.testing.story": "Chapter ChapterType Comparison Gap compare",
         "listwatch.testing.waiting": "eventually",

@@ -22,6 +22,7 @@ from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import LoadBalancerProvider
 from listwatch.controllers.services.service import LoadBalancerStatus, Service
 from listwatch.objects import Object
+from listwatch.testing.ports import free_port
 from listwatch.testing.waiting import eventually
 
 _SECONDS = 20.0
@@ -47,14 +48,6 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     publish: Callable[[Service, Mapping[str, Sequence[Address]]], Awaitable[None]]
     nodes: Sequence[Node] = (Node("node-1", "", ("127.0.0.1",)),)
     lacks: frozenset[str] = frozenset()
-
-
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """Return a port that is free at the moment."""
-    with socket.socket(socket.AF_INET, kind) as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def make_service(

@@ -14,7 +14,7 @@ from listwatch.client.kubeconfig import load_config
 from listwatch.controllers.services.command import service_controller_command
 from listwatch.controllers.services.providers import haproxy_process
 from listwatch.controllers.services.providers.haproxy_process import HAProxyError
-from listwatch.testing.load_balancer_conformance import free_port
+from listwatch.testing.ports import free_port
 from processes import api_server, listwatch, running
 
 ROOT = Path(__file__).parents[3]

@@ -25,7 +25,11 @@ from listwatch.controllers.services.service_controller import ServiceController
 from listwatch.errors import ListWatchError, NotFoundError
 from listwatch.runtime.events import ClientEvents, EventRecorder
 from listwatch.testing.fault_proxy import FaultProxy
-from listwatch.testing.load_balancer_conformance import ask, free_port, named_server
+from listwatch.testing.load_balancer_conformance import (
+    ask,
+    named_server,
+)
+from listwatch.testing.ports import free_port
 from listwatch.testing.waiting import eventually
 
 DEMO = Path(__file__).parents[3] / "examples" / "services.py"

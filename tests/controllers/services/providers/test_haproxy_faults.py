@@ -18,10 +18,10 @@ from listwatch.controllers.services.providers import haproxy_supervisor
 from listwatch.controllers.services.providers.haproxy_process import HAProxyError
 from listwatch.testing.load_balancer_conformance import (
     ask,
-    free_port,
     make_service,
     named_server,
 )
+from listwatch.testing.ports import free_port
 from listwatch.testing.waiting import eventually
 
 pytestmark = [pytest.mark.needs("haproxy"), pytest.mark.proof]

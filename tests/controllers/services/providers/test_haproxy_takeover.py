@@ -29,11 +29,11 @@ from listwatch.testing.load_balancer_conformance import (
     ask,
     ask_udp,
     converse,
-    free_port,
     make_service,
     named_server,
     named_udp_server,
 )
+from listwatch.testing.ports import free_port
 from listwatch.testing.waiting import eventually
 from processes import Running, running
 

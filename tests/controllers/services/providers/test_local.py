@@ -22,10 +22,10 @@ from listwatch.controllers.services.service import Ingress, LoadBalancerStatus, 
 from listwatch.testing.load_balancer_conformance import (
     ask,
     ask_udp,
-    free_port,
     make_service,
     named_udp_server,
 )
+from listwatch.testing.ports import free_port
 from listwatch.testing.waiting import eventually
 
 

@@ -17,10 +17,10 @@ from listwatch.controllers.services.service import Service
 from listwatch.testing.load_balancer_conformance import (
     ask,
     converse,
-    free_port,
     make_service,
     named_server,
 )
+from listwatch.testing.ports import free_port
 from listwatch.testing.waiting import eventually
 
 

@@ -13,10 +13,10 @@ from listwatch.controllers.services.providers.listening import Rules
 from listwatch.controllers.services.providers.udp import UDPListener
 from listwatch.testing.load_balancer_conformance import (
     ask_udp,
-    free_port,
     make_service,
     named_udp_server,
 )
+from listwatch.testing.ports import free_port
 from listwatch.testing.waiting import eventually
 
 
