@@ -23,12 +23,12 @@ from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError, UnknownResourceError
 from listwatch.objects.resource_types import name_of_resource
 from listwatch.runtime.cache_options import CacheOptions, SourceOptions
-from listwatch.runtime.object_timers import Interval, LastDone, ObjectTimers
+from listwatch.runtime.feeds import Feeds
+from listwatch.runtime.object_timers import Interval, LastDone
 from listwatch.runtime.own_writes import OwnWrites
 from listwatch.runtime.reconcile_loop import ReconcileLoop
-from listwatch.runtime.reconcile_record import Trigger
 from listwatch.runtime.source_set import Declaration, Source, SourceKind, SourceSet, SourceStatus
-from listwatch.runtime.sources import Feeds, MapFunc
+from listwatch.runtime.sources import MapFunc
 
 if TYPE_CHECKING:
     from listwatch.client.client import Client
@@ -62,9 +62,6 @@ class DeclaresSources(Generic[T]):
     _loop: asyncio.AbstractEventLoop | None
     _discovery: FindsResources | None
     _client: "Client | None"
-
-    def _put_own(self, key: str, priority: int, trigger: Trigger) -> None:
-        raise NotImplementedError
 
     def owns(
         self,
@@ -183,22 +180,18 @@ class DeclaresSources(Generic[T]):
         return self
 
     def _every_object(self, interval: Interval, last_done: LastDone | None, name: str) -> None:
-        primary = self._sources.primary
+        primary = self._declarable.primary
         if primary is None:
             raise ValueError(f"reconciler {self.name} has no objects with timers: call for_ before")
-        timers = ObjectTimers(
-            interval,
-            last_done,
-            put=self._put_own,
-            report=self._work.report,
-            clock=self._clock,
-        )
         options: CacheOptions = {**primary.declared.options, "name": name}
         declared = msgspec.structs.replace(
-            primary.declared, kind="every", options=options, handler=timers
+            primary.declared,
+            kind="every",
+            options=options,
+            interval=interval,
+            last_done=last_done,
         )
-        self._feeds.add(name, timers.run)
-        self._begin(self._sources.declare(declared))
+        self._begin(self._declare_source(declared))
 
     def events(self, stream: Callable[[], AsyncIterable[str]], *, name: str = "events") -> Self:
         """Reconcile the keys that a stream yields, such as a message queue.
@@ -282,8 +275,13 @@ class DeclaresSources(Generic[T]):
         )
         return self._declare_source(declared)
 
+    @property
+    def _declarable(self) -> SourceSet:
+        """The sources as the program names them."""
+        return self._sources
+
     def _declare_source(self, declared: Declaration) -> Source:
-        return self._sources.declare(declared)
+        return self._declarable.declare(declared)
 
     def _check_may_add(self) -> None:
         if self._work.is_stopping:

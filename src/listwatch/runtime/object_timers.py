@@ -16,7 +16,8 @@ from listwatch.runtime.reconcile_record import Trigger
 from listwatch.runtime.sources import Enqueue
 from listwatch.workqueue.priority_queue import LOW_PRIORITY
 
-_TIMER: Final = Trigger("Timer")
+#: The time of a timer has come.
+TIMER: Final = Trigger("Timer")
 
 #: Returns the seconds between two reconciles of an object; None for no timer.
 Interval: TypeAlias = Callable[[Object], float | None]
@@ -152,4 +153,4 @@ class ObjectTimers:
                 continue  # deleted, or another time applies
             timer.since = now
             self._schedule(key, timer)
-            self._put(key, LOW_PRIORITY, _TIMER)
+            self._put(key, LOW_PRIORITY, TIMER)

@@ -12,6 +12,7 @@ from listwatch.clock import Clock, is_cancelled
 from listwatch.errors import QueueClosedError, unwrap
 from listwatch.printable import MAX_CHARACTERS, printable
 from listwatch.runtime.calling import ReconcileCaller
+from listwatch.runtime.feeds import Feeds
 from listwatch.runtime.history import History
 from listwatch.runtime.key_limits import KeyLimits, Lru
 from listwatch.runtime.own_writes import OwnWrites
@@ -20,7 +21,6 @@ from listwatch.runtime.reconcile_record import REQUEUE, RETRY, SUCCESS, Trigger,
 from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
 from listwatch.runtime.recorded_writes import Write, record
 from listwatch.runtime.results import DONE, Result, is_expected, is_terminal
-from listwatch.runtime.sources import Feeds
 from listwatch.workqueue.metrics import Histogram
 from listwatch.workqueue.priority_queue import PriorityQueue
 
@@ -54,6 +54,10 @@ class BoundsGroups(Protocol):
 
     def leave(self, key: str) -> None:
         """Give the slot of a key back."""
+        ...
+
+    def pass_on(self, key: str) -> None:
+        """Let another key come: this one, which came from the queue, takes no slot now."""
         ...
 
 
@@ -238,11 +242,13 @@ class ReconcileLoop:
                     self._history.forget(key)
                 queue.forget(key)
                 queue.done(key)
+                self._pass_on(key)
                 continue
             if (wait := self._hot.take(key, self._clock.now())) > 0:
                 self._throttled += 1
                 queue.add_with(key, priority=queue.priority_of(key), after=wait)
                 queue.done(key)
+                self._pass_on(key)
                 continue
             if self.slots is not None and not self.slots.take(key):
                 queue.done(key)
@@ -262,6 +268,10 @@ class ReconcileLoop:
             self._finish(key, writes)
             if is_cancelled():  # although the function suppressed it
                 raise asyncio.CancelledError
+
+    def _pass_on(self, key: str) -> None:
+        if self.slots is not None:
+            self.slots.pass_on(key)
 
     def _finish(self, key: str, writes: list[Write]) -> None:
         """Allow the key's next reconcile, once the caches contain this reconcile's writes."""

@@ -19,6 +19,7 @@ from listwatch.runtime.cache_options import PrimaryOptions
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import ReconcileCaller, ReconcileFunction
 from listwatch.runtime.declaring_sources import DeclaresSources, FindsResources, running_loop
+from listwatch.runtime.feeds import Feeds
 from listwatch.runtime.history import HISTORY_BYTES, History
 from listwatch.runtime.key_limits import KeyLimits
 from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, OwnWrites
@@ -32,7 +33,6 @@ from listwatch.runtime.source_set import (
     SourceSet,
     unsynced,
 )
-from listwatch.runtime.sources import Feeds
 from listwatch.runtime.tracing import ReconcileTracer, Tracing
 from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
 from listwatch.workqueue.rate_limiters import RateLimiter
@@ -137,12 +137,14 @@ class Reconciler(DeclaresSources[T]):
         )
         #: The verbs of each resource declared with `writes`.
         self.written: dict[str, set[str]] = {}
+        self._feeds = Feeds(self._put_own, self._report, self._clock)
         self._sources = SourceSet(
             name,
             caches,
             put=self._put,
             put_other=self._put_own,
             gone=self._gone,
+            time_objects=self._feeds.time_objects,
             event_filter=event_filter,
         )
         if own_writes is None and own_writes_timeout is not None:
@@ -171,7 +173,6 @@ class Reconciler(DeclaresSources[T]):
             timeout=timeout,
             clock=self._clock,
         )
-        self._feeds = Feeds(self._put_own, self._work.report, self._clock)
         #: The waits for the sync of late sources.
         self._syncing: dict[Source, asyncio.Task[None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -453,6 +454,9 @@ class Reconciler(DeclaresSources[T]):
         primary = self._sources.primary
         if primary is None or primary.declared.shard is None or primary.holds(key):
             self._put(key, priority, trigger)
+
+    def _report(self, words: str, error: Exception) -> None:
+        self._work.report(words, error)
 
     def _gone(self, key: str) -> None:
         self._work.remember_deleted(key)

@@ -12,6 +12,7 @@ from listwatch.cache.namespaces import NamespacesLister
 from listwatch.objects import split_key
 from listwatch.runtime.cache_options import CacheOptions, CachePlan
 from listwatch.runtime.caches import Attachment, Cache, Caches
+from listwatch.runtime.object_timers import Interval, LastDone
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.sources import Enqueue, KeySource, MapFunc, owner_keys
 from listwatch.shard_range import ShardRange
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Find: TypeAlias = Callable[[str], Awaitable["Resource"]]
 
+#: Gets the arguments of `Feeds.time_objects`.
+TimeObjects: TypeAlias = Callable[[str, Interval, LastDone | None], ResourceEventHandler]
 SourceKind: TypeAlias = Literal["for_", "owns", "watches", "reads", "every"]
 
 
@@ -36,7 +39,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         map_func: returns the keys, for `watches`.
         controllers_only: for `owns`.
         shard: for `for_`.
-        handler: gets the changes, for `every`.
+        interval: for `every`.
+        last_done: for `every`.
     """
 
     kind: SourceKind
@@ -47,7 +51,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     map_func: MapFunc | None = None
     controllers_only: bool = True
     shard: ShardRange | None = None
-    handler: ResourceEventHandler | None = None
+    interval: Interval | None = None
+    last_done: LastDone | None = None
 
     @property
     def name(self) -> str:
@@ -171,6 +176,7 @@ class SourceSet:
         put: receives the keys of the primary resource, and their priority.
         put_other: receives the other keys.
         gone: called with the key of each deleted object of the primary resource.
+        time_objects: starts the timers of a source of `every`; returns what must get its changes.
         event_filter: predicates of every source.
     """
 
@@ -182,6 +188,7 @@ class SourceSet:
         put: Enqueue,
         put_other: Enqueue,
         gone: Callable[[str], object],
+        time_objects: TimeObjects,
         event_filter: Sequence[Predicate] = (),
     ) -> None:
         self._owner = owner
@@ -189,6 +196,7 @@ class SourceSet:
         self._put = put
         self._put_other = put_other
         self._gone = gone
+        self._time_objects = time_objects
         self._event_filter = event_filter
         self.sources: list[Source] = []
         #: The source of `for_`.
@@ -310,8 +318,10 @@ class SourceSet:
         predicates = [*self._event_filter, *declared.predicates]
         for cache in source.caches:
             self._caches.ensure_open(cache)
-        handler = declared.handler
-        if declared.kind == "for_":
+        handler: ResourceEventHandler | None = None
+        if declared.interval is not None:
+            handler = self._time_objects(declared.name, declared.interval, declared.last_done)
+        elif declared.kind == "for_":
             handler = KeySource(declared.resource, self._put, None, predicates, self._gone)
         elif declared.kind in {"owns", "watches"}:
             map_func = map_func or declared.map_func

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from listwatch.apiserver.http.faults import Fault
 from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from listwatch.client.config import Config
@@ -218,6 +219,97 @@ async def test_sources_named_later_start_in_every_cluster_and_can_be_removed(
         assert [len(member.sources.sources) for member in maps.members.values()] == [1, 1]
 
 
+async def test_keys_of_a_cluster_wait_for_a_source_named_late_and_others_go_on(
+    world: World,
+) -> None:
+    clusters, maps = world.make(concurrency=4)
+    east, west = await world.client("east"), await world.client("west")
+    await west.create(config_map("a"))
+    clusters.add("east", world.config("east"))
+    clusters.add("west", world.config("west"))
+    async with world.app:
+        await eventually(lambda: all(each.has_synced for each in clusters.status()))
+        world.servers["east"].faults.add(Fault(resource="secrets", status=503, times=0))
+        maps.reads("secrets", namespace="default")
+        for name in "bcd":
+            await east.create(config_map(name))
+            await west.create(config_map(name))
+        await world.until(*(f"west:default/{name}" for name in "abcd"))
+        await eventually(lambda: maps.slots.statistics().get("east") == (0, 3))
+        assert {cluster_of(key) for key in world.calls} == {"west"}
+        world.servers["east"].faults.replace([])
+        await world.until(*(f"east:default/{name}" for name in "bcd"))
+
+
+async def test_a_late_source_that_never_syncs_can_be_removed_and_the_cluster_goes_on(
+    world: World,
+) -> None:
+    clusters, maps = world.make()
+    east = await world.client("east")
+    clusters.add("east", world.config("east"))
+    async with world.app:
+        await eventually(lambda: all(each.has_synced for each in clusters.status()))
+        member = maps.members["east"]
+        world.servers["east"].faults.add(Fault(resource="secrets", status=503, times=0))
+        maps.reads("secrets", namespace="default")
+        await eventually(lambda: member.sources.has("secrets"))
+        await maps.remove("secrets")
+        await east.create(config_map("a"))
+        await world.until("east:default/a")
+        assert maps.members["east"] is member
+
+
+async def test_each_object_of_each_cluster_has_its_own_timer(world: World) -> None:
+    clusters, maps = world.make()
+
+    def seconds(obj: Object) -> float | None:
+        text = (obj.to_dict().get("data") or {}).get("seconds")
+        return None if text is None else float(text)
+
+    maps.every(seconds, name="timers")
+    for name, text in (("east", "0.02"), ("west", "3600")):
+        client = await world.client(name)
+        await client.create(config_map("a", data={"seconds": text}))
+        clusters.add(name, world.config(name))
+    async with world.app:
+        await eventually(lambda: world.calls.count("east:default/a") > 3)
+        await world.until("west:default/a")
+        assert world.calls.count("west:default/a") == 1
+        await maps.remove("timers")
+        members = maps.members.values()
+        assert [member.sources.has("timers") for member in members] == [False, False]
+        maps.every(seconds)  # by another name, and late
+        world.calls.clear()
+        await eventually(lambda: world.calls.count("east:default/a") > 3)
+
+
+async def test_a_key_that_another_replica_has_taken_over_keeps_no_parked_key_waiting(
+    world: World,
+) -> None:
+    clusters = Clusters(world.app, grace=0.1)
+    maps = clusters.reconciler("maps", per_cluster=1).for_("configmaps", label_selector="in")
+    go_on = asyncio.Event()
+
+    @maps
+    async def reconcile(key: str) -> None:
+        world.calls.append(key)
+        await go_on.wait()
+
+    east = await world.client("east")
+    clusters.add("east", world.config("east"))
+    async with world.app:
+        for name in "abcd":
+            made = config_map(name)
+            made["metadata"]["labels"] = {"in": ""}
+            await east.create(made)
+            await world.until("east:default/a")
+        await eventually(lambda: maps.slots.statistics()["east"] == (1, 3))
+        maps.share(lambda key: key.endswith(("/a", "/d")))
+        go_on.set()
+        await world.until("east:default/d")
+        assert world.calls == ["east:default/a", "east:default/d"]
+
+
 async def test_clusters_come_from_secrets_of_the_hub(world: World) -> None:
     clusters, _ = world.make(in_secrets("default", label_selector="cluster"))
     hub, east = await world.client("hub"), await world.client("east")
@@ -356,6 +448,43 @@ async def test_a_busy_cluster_parks_its_keys_and_gets_them_back_by_priority() ->
     assert slots.take("a:3")
     slots.leave("a:3")
     assert len(queue) == 0
+
+
+async def take(queue: PriorityQueue[str], slots: Slots, *keys: str) -> list[str]:
+    """Take keys from the queue, and return those that got a slot."""
+    taken = []
+    for each in keys:
+        queue.add(each)
+        key = await queue.get()
+        if slots.take(key):
+            taken.append(key)
+        else:
+            queue.done(key)
+    return taken
+
+
+async def test_a_held_cluster_parks_all_its_keys_until_the_last_release() -> None:
+    queue: PriorityQueue[str] = PriorityQueue(clock=FakeClock())
+    slots = Slots(queue, 2)
+    for _ in range(2):
+        slots.hold("a")
+    assert await take(queue, slots, "a:1", "a:2", "a:3", "b:1") == ["b:1"]
+    slots.release("a")
+    assert (await take(queue, slots, "a:4"), len(queue)) == ([], 0)
+    slots.release("a")
+    assert (len(queue), slots.statistics()["a"]) == (2, (0, 2))
+
+
+async def test_a_parked_key_comes_although_the_one_before_it_needs_no_slot_any_more() -> None:
+    queue: PriorityQueue[str] = PriorityQueue(clock=FakeClock())
+    slots = Slots(queue, 1)
+    assert await take(queue, slots, "a:1", "a:2", "a:3") == ["a:1"]
+    queue.done("a:1")
+    slots.leave("a:1")
+    refused = await queue.get()  # it belongs to another replica now
+    queue.done(refused)
+    slots.pass_on(refused)
+    assert (refused, await queue.get()) == ("a:2", "a:3")
 
 
 def test_a_key_without_a_cluster_is_refused() -> None:

@@ -1,7 +1,7 @@
 """A reconciler of the objects of several clusters."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from listwatch.cache.lister import Lister
 from listwatch.cache.typed import Into, T
@@ -27,8 +27,6 @@ class ClusterReconciler(Reconciler[T]):
     Create it with `Clusters.reconciler`. There is one queue, in which clusters take turns, and each
     has at most `per_cluster` keys in process, so that one that does not respond leaves workers to
     the others. The keys of a cluster wait until its caches have synced; other clusters go on.
-
-    `every` with a function of the object is not available.
 
     Args:
         name: for logs and metrics; unique in the process.
@@ -76,7 +74,9 @@ class ClusterReconciler(Reconciler[T]):
         self._work.primary = self
         #: What each cluster's sources are like.
         self.declarations: list[Declaration] = []
-        self._model = SourceSet(name, Caches(clock), put=_never, put_other=_never, gone=_never)
+        self._model = SourceSet(
+            name, Caches(clock), put=_never, put_other=_never, gone=_never, time_objects=_never
+        )
         self._shared: Callable[[str], bool] | None = None
         self._work.accepts = self._accepts
 
@@ -90,6 +90,7 @@ class ClusterReconciler(Reconciler[T]):
             client,
             caches,
             put=self._put,
+            report=self._report,
             gone=self._gone,
             event_filter=self._filter,
             own_writes_timeout=self._member_timeout,
@@ -105,8 +106,12 @@ class ClusterReconciler(Reconciler[T]):
 
     # --- Sources ---
 
+    @property
+    def _declarable(self) -> SourceSet:
+        return self._model
+
     def _declare_source(self, declared: Declaration) -> Source:
-        source = self._model.declare(declared)
+        source = super()._declare_source(declared)
         self.declarations.append(declared)
         return source
 
@@ -121,8 +126,7 @@ class ClusterReconciler(Reconciler[T]):
         for source in taken:
             self.declarations.remove(source.declared)
         for member in list(self.members.values()):
-            if member.sources.has(name):
-                await member.sources.end(member.sources.take(name))
+            await member.remove(name)
 
     def share(self, accepts: Callable[[str], bool]) -> None:
         """Reconcile only the keys that this accepts; called right before each reconcile."""
@@ -196,5 +200,5 @@ class ClusterReconciler(Reconciler[T]):
         return [cache for member in list(self.members.values()) for cache in member.sources]
 
 
-def _never(*_: object) -> None:
-    """Nothing is put: the sources of the model never begin."""
+def _never(*_: object) -> NoReturn:
+    raise AssertionError("the sources of the model never begin")

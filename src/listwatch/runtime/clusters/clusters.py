@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
@@ -250,6 +251,7 @@ class Clusters:
                     _ = group.create_task(caches.run())
                     for reconciler in self._reconcilers:
                         member = reconciler.join(cluster.name, cluster.client, caches)
+                        member.feeds.begin(group)
                         _ = group.create_task(member.sync(reconciler.declarations))
                     await asyncio.get_running_loop().create_future()
             finally:
@@ -261,7 +263,10 @@ class Clusters:
         for cluster in self._clusters.values():
             member = reconciler.members.get(cluster.name)
             if member is not None and cluster.group is not None:
-                _ = cluster.group.create_task(member.sync([declared]))
+                reconciler.slots.hold(cluster.name)
+                task = cluster.group.create_task(member.sync([declared]))
+                # A callback also runs if the task is cancelled before its first step.
+                task.add_done_callback(partial(_release, reconciler, cluster.name))
 
     # --- Metrics ---
 
@@ -295,3 +300,7 @@ class Clusters:
                 parked.add_metric([reconciler.name, name], waiting)
         yield active
         yield parked
+
+
+def _release(reconciler: ClusterReconciler[Any], cluster: str, _: object) -> None:
+    reconciler.slots.release(cluster)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from listwatch.backoff import START, retry
+from listwatch.cache.processor import StoppedError
 from listwatch.cache.shared_cache import NotSyncedError
 from listwatch.client.request_target import RequestTarget
 from listwatch.clock import Clock
@@ -15,6 +16,7 @@ from listwatch.objects import Object
 from listwatch.printable import printable
 from listwatch.runtime.caches import Caches
 from listwatch.runtime.clusters.cluster_key import ClusterKey
+from listwatch.runtime.feeds import Feeds
 from listwatch.runtime.own_writes import OwnWrites, OwnWritesStatistics
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.reconcile_record import Trigger
@@ -40,6 +42,7 @@ class Member:
         client: of the cluster.
         caches: of the cluster.
         put: receives the keys.
+        report: called with the exceptions of timers, and a description.
         gone: called with the key of each deleted object of the primary resource.
         event_filter: predicates of every source.
         own_writes_timeout: see `Reconciler`.
@@ -54,6 +57,7 @@ class Member:
         caches: Caches,
         *,
         put: Enqueue,
+        report: Callable[[str, Exception], None],
         gone: Callable[[str], object],
         event_filter: Sequence[Predicate],
         own_writes_timeout: float | None,
@@ -64,12 +68,15 @@ class Member:
         self._client = client
         self._clock = clock
         self._put = put
+        #: The timers of the cluster's objects.
+        self.feeds = Feeds(self._receive, report, clock)
         self.sources = SourceSet(
             reconciler,
             caches,
             put=self._receive,
             put_other=self._receive,
             gone=lambda key: gone(ClusterKey.of(cluster, key)),
+            time_objects=self.feeds.time_objects,
             event_filter=event_filter,
         )
         self.own_writes = (
@@ -89,6 +96,12 @@ class Member:
         before = self._pending.get(key)
         if before is None or priority > before[0]:
             self._pending[key] = (priority, trigger)
+
+    async def remove(self, name: str) -> None:
+        """End the sources of a name; return when nothing of them runs any more."""
+        await self.feeds.remove(name)
+        if self.sources.has(name):
+            await self.sources.end(self.sources.take(name))
 
     async def sync(self, declared: Iterable[Declaration]) -> None:
         """Begin these sources; return when all caches have synced, however long that takes."""
@@ -115,6 +128,10 @@ class Member:
                 try:
                     await cache.wait_for_sync(_TELL_SECONDS)
                     break
+                except StoppedError:
+                    if cache in self.sources:
+                        raise
+                    break  # its source was removed
                 except NotSyncedError as error:
                     _logger.warning(
                         "reconciler %s: cluster %s: %s", self._reconciler, self.cluster, error
