@@ -19,9 +19,11 @@ from client.transport_server import (
     Run,
     Server,
     answering,
+    by_hand,
     failure,
     get,
     holding,
+    receive,
     serving,
 )
 from listwatch.client import connection_pool
@@ -250,6 +252,51 @@ async def test_a_cancel_at_any_time_leaves_nothing(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["aiofastnet", "asyncio"])
+async def test_a_slow_reader_of_tiny_chunks_gets_all_of_them_by_tls(
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> None:
+    """Reading pauses with received bytes at hand, and the server sends no more."""
+    monkeypatch.setattr(connection_pool, "_HAS_AIOFASTNET", fast)
+    part = 40_000
+    ready = asyncio.Event()
+
+    def script(server: Server) -> Run:
+        async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await server.request(reader)
+            writer.write(CHUNKED + b"1\r\nx\r\n" * part)
+            await ready.wait()
+            writer.write(b"1\r\nx\r\n" * part)
+            await asyncio.Event().wait()
+
+        return run
+
+    async with serving(script, ssl=server_context(authority)) as server:
+        context = client_context(authority)
+        async with stream(server.url, {}, clock=Clock(), ssl=context) as response:
+            for _ in range(2):
+                left = part
+                while left:
+                    pieces = await response.read_pieces()
+                    assert set(pieces) == {b"x"}
+                    left -= len(pieces)
+                ready.set()
+
+
+def test_tls_with_tiny_chunks_receives_less_into_the_same_buffer() -> None:
+    connection, wire = by_hand(ssl.create_default_context())
+    whole = len(connection.get_buffer(-1))
+    receive(connection, CHUNKED)
+    with socket.socket() as sock:
+        wire.socket = sock
+        before = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        receive(connection, b"1\r\nx\r\n" * 1000)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == before
+        receive(connection, b"1\r\nx\r\n" * 20_000)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 128 * 1024
+    assert len(connection.get_buffer(-1)) == whole
 
 
 @pytest.mark.parametrize("fault", ["gone", "full"])

@@ -9,13 +9,16 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from listwatch.client.transport import Response, stream
 from listwatch.client.transport_connection import MAX_READ_BYTES, Connection, Target
 from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError
 from listwatch.testing import eventually
+
+if TYPE_CHECKING:
+    import socket
 
 WIRE = Path(__file__).parents[1] / "data/conformance/wire"
 CAPTURES = {entry["name"]: entry for entry in json.loads((WIRE / "index.json").read_text())}
@@ -131,6 +134,10 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.paused = False
         self.aborted = False
+        self.socket: socket.socket | None = None
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return self.socket if name == "socket" else default
 
     def write(self, data: "bytes | bytearray | memoryview[int]") -> None:
         assert bytes(data) == b"request"
@@ -158,9 +165,9 @@ def receive(connection: Connection, data: bytes) -> None:
     buffer[: len(data)] = b"?" * len(data)
 
 
-def by_hand() -> tuple[Connection, Wire]:
+def by_hand(context: ssl.SSLContext | None = None) -> tuple[Connection, Wire]:
     buffer = memoryview(bytearray(MAX_READ_BYTES))
-    connection = Connection(Target("h", 1, "h:1", None, None, None), buffer)
+    connection = Connection(Target("h", 1, "h:1", context, None, None), buffer)
     wire = Wire()
     connection.connection_made(wire)
     connection.send(b"request")

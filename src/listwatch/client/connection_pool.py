@@ -11,7 +11,12 @@ from typing import Final
 import msgspec
 
 from listwatch.client.tls import handshake_failure
-from listwatch.client.transport_connection import MAX_READ_BYTES, Connection, Target
+from listwatch.client.transport_connection import (
+    MAX_READ_BYTES,
+    MAX_TLS_BYTES,
+    Connection,
+    Target,
+)
 from listwatch.clock import Clock, Timeout, Timer
 from listwatch.errors import DisconnectedError
 
@@ -209,7 +214,11 @@ async def _open(target: Target, address: str | None, buffer: memoryview) -> Conn
         else:
             create = loop.create_connection
             if _is_fast():  # its handshake never ends without room for a temporary file
-                create = partial(aiofastnet.create_connection, loop)
+                create = partial(
+                    aiofastnet.create_connection,
+                    loop,
+                    ssl_incoming_bio_size=None if target.ssl is None else MAX_TLS_BYTES,
+                )
             await create(
                 lambda: connection,
                 address or target.host,
