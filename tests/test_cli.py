@@ -22,7 +22,7 @@ def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "listwatch", *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=50,
         check=False,
         env={"PATH": "/usr/bin:/bin", **env},
     )

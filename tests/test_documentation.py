@@ -79,14 +79,14 @@ def test_a_program_in_the_documentation_runs_and_prints_what_is_shown(
             cwd=tmp_path,
             env={"KUBECONFIG": str(kubeconfig), "PATH": "/usr/bin:/bin"},
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 30
         while process.poll() is None and (not shown or output.read_text() != shown):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.02)
         was_running = process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, complaints = process.communicate(timeout=20)
+        _, complaints = process.communicate(timeout=25)
     assert output.read_text() == shown, complaints
     if not was_running:
         assert process.returncode == 0, complaints

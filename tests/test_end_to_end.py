@@ -133,7 +133,7 @@ def test_nobody_reading_ends_it_quietly(kubeconfig: Path) -> None:
         ["bash", "-c", f"{command} | true; echo ${{PIPESTATUS[0]}}"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=50,
         check=True,
         env={"PATH": "/usr/bin:/bin", "KUBECONFIG": str(kubeconfig)},
     )

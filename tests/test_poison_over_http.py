@@ -65,7 +65,7 @@ class World:
     async def until_seen(self, name: str) -> None:
         """Create an object and wait for it; everything before it has arrived then."""
         await self.create(name)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(45):
             while name not in self.names():
                 self.told.clear()
                 await self.told.wait()

@@ -45,7 +45,7 @@ class Observing:
         return [line.split(" ", 2)[2] for line in self.out.splitlines() if line.startswith("# ")]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 45
         while not condition():
             if self.task.done():
                 await self.task

@@ -112,7 +112,7 @@ def test_it_fails_and_says_why(kubeconfig: Path, arguments: list[str], text: str
 
 
 def _get(address: str, path: str) -> str:
-    connection = HTTPConnection(address, timeout=10)
+    connection = HTTPConnection(address, timeout=45)
     try:
         connection.request("GET", path)
         return connection.getresponse().read().decode()
@@ -125,6 +125,8 @@ def test_metrics_and_health_are_served_where_it_says(kubeconfig: Path) -> None:
         observe.until(lambda: bool(observe.err) and "Sync ended" in "".join(observe.out))
         address = observe.err[0].rpartition("//")[2]
         assert 'observe_counts{type="Sync"} 1.0' in _get(address, "/metrics")
+        # It is ready right after it has printed so.
+        observe.until(lambda: _get(address, "/readyz") == "ok")
         for path in ("/healthz", "/readyz", "/healthz/ready"):
             assert _get(address, path) == "ok"
         assert observe.stop() == 0

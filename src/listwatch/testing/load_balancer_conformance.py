@@ -26,7 +26,7 @@ from listwatch.testing.ports import free_port
 from listwatch.testing.waiting import eventually
 
 _SECONDS = 20.0
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = 15.0
 CLUSTER = "conformance"
 
 #: Host and port.
@@ -142,14 +142,16 @@ async def converse(
         return (await reader.readline()).decode().strip()
 
 
-async def ask_udp(address: Address, words: str = "hello") -> str:
-    """Send a datagram and return the answer; "" if there is none."""
+async def ask_udp(
+    address: Address, words: str = "hello", *, seconds: float = _ANSWER_SECONDS
+) -> str:
+    """Send a datagram and return the answer; "" if there is none within some seconds."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
         sock.connect(address)
         try:
-            async with asyncio.timeout(0.5):
+            async with asyncio.timeout(seconds):
                 await loop.sock_sendall(sock, words.encode())
                 return (await loop.sock_recv(sock, 1000)).decode()
         except (OSError, TimeoutError):
@@ -416,7 +418,7 @@ class LoadBalancerConformance(ABC):
                 address = _address(status, port)
 
                 async def is_answered() -> bool:
-                    return await ask_udp(address) == "one hello"
+                    return await ask_udp(address, seconds=1) == "one hello"
 
                 await _soon(is_answered, "datagrams")
                 await subject.provider.ensure_deleted(CLUSTER, service)

@@ -234,7 +234,8 @@ async def test_udp_is_served_beside_it_without_a_reload_of_its_own() -> None:
         ]
 
         async def answers() -> bool:
-            return [await ask(address), await ask_udp(address)] == ["tcp hello", "udp hello"]
+            asked = [await ask(address), await ask_udp(address, seconds=1)]
+            return asked == ["tcp hello", "udp hello"]
 
         await eventually(answers, "an answer by both protocols")
         reloads = provider.statistics().reloads
@@ -244,7 +245,7 @@ async def test_udp_is_served_beside_it_without_a_reload_of_its_own() -> None:
         other = (status.ingress[0].ip, port)
 
         async def answers_alone() -> bool:
-            return await ask_udp(other) == "udp hello"
+            return await ask_udp(other, seconds=1) == "udp hello"
 
         await eventually(answers_alone, "an answer")
         await provider.ensure_deleted("c", alone)

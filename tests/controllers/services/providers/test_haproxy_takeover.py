@@ -235,7 +235,7 @@ async def test_udp_ports_are_opened_again(directory: Path) -> None:
             assert await provider.ensure("c", service, ()) == status
 
             async def answers() -> bool:
-                return await ask_udp((status.ingress[0].ip, port)) == "u hello"
+                return await ask_udp((status.ingress[0].ip, port), seconds=1) == "u hello"
 
             await eventually(answers, "an answer by UDP")
             assert await ask((status.ingress[0].ip, port)) == "one hello"

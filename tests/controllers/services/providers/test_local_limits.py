@@ -7,6 +7,7 @@ import logging
 import resource
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -29,15 +30,17 @@ from listwatch.testing.ports import free_port
 from listwatch.testing.waiting import eventually
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def few_files() -> Iterator[None]:
     """Limit this process to a few more open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as probe:
         highest = probe.fileno()
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 60, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("port", [0, -1, 70_000])
@@ -48,8 +51,12 @@ async def test_a_port_that_is_none_is_refused_in_words(port: int) -> None:
         assert len(it.pool) == 0
 
 
-@pytest.mark.usefixtures("few_files")
 async def test_a_flood_of_udp_clients_neither_takes_all_files_nor_blames_backends() -> None:
+    with few_files():
+        await flood()
+
+
+async def flood() -> None:
     async with bench() as it, named_udp_server("one") as one, named_server("two") as two:
         port = free_port(socket.SOCK_DGRAM)
         service = make_service(
@@ -86,6 +93,7 @@ async def test_a_machine_without_files_is_not_the_backends_fault(
             raise OSError(errno.EMFILE, "Too many open files")
 
         reader, writer = await asyncio.open_connection(*address)
+        assert await converse(reader, writer) == "one hello"
         with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
             patched.setattr(loop, "create_connection", refuse)
             with socket.socket() as client:
@@ -190,7 +198,6 @@ def test_flows_leave_most_files_to_others(monkeypatch: pytest.MonkeyPatch) -> No
     assert udp.flow_limit() == udp.FLOW_LIMIT
 
 
-@pytest.mark.usefixtures("few_files")
 async def test_a_balancer_without_files_pauses_warns_once_and_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -200,26 +207,31 @@ async def test_a_balancer_without_files_pauses_warns_once_and_goes_on(
         service = make_service(ports=[tcp()])
         await it.publish(service, backend.getsockname()[:2])
         address = await it.ensure(service)
-        with contextlib.ExitStack() as stack:
-            for _ in range(100):
-                if it.provider.statistics().shortages:
-                    break
-                client = stack.enter_context(socket.socket())
+        with contextlib.ExitStack() as files, contextlib.ExitStack() as stack:
+            # The clients' own files are open before the limit, which leaves no room for all.
+            clients = [stack.enter_context(socket.socket()) for _ in range(40)]
+            files.enter_context(few_files())
+            for client in clients:
                 client.setblocking(False)
                 with contextlib.suppress(BlockingIOError):
                     client.connect(address)
-                await asyncio.sleep(0.001)
+            await eventually(lambda: it.provider.statistics().shortages)
             for _ in range(50):
                 await it.clock.advance(1)
                 await asyncio.sleep(0.001)
             assert 1 <= it.provider.statistics().shortages <= 120
             warnings = [each for each in caplog.records if each.levelno >= logging.WARNING]
             assert len(warnings) == 1, warnings
-        await it.clock.advance(2)
-        before = it.provider.statistics().traffic.accepted
-        with socket.socket() as client:
-            client.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(client, address)
-            await eventually(lambda: it.provider.statistics().traffic.accepted > before)
+            stack.close()
+
+            async def accepts(number: int) -> bool:
+                await it.clock.advance(1)  # accepting pauses for a second
+                return it.provider.statistics().traffic.accepted == number
+
+            await eventually(partial(accepts, len(clients)))
+            with socket.socket() as client:
+                client.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(client, address)
+                await eventually(partial(accepts, len(clients) + 1))
         assert it.provider.statistics().failed_backends == 0
     backend.close()
