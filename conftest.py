@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 import components
 
@@ -26,8 +26,10 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 
 # No test sets its number of examples: `make test` tries the same few each time, `make proof` many
 # different ones. A failing example is printed so that it can be repeated.
-settings.register_profile("samples", max_examples=25, deadline=None, derandomize=True)
-settings.register_profile("proof", max_examples=500, deadline=None, print_blob=True)
+# How long an example takes says more about the machine than about the code.
+ANY_SPEED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("samples", ANY_SPEED, max_examples=25, derandomize=True)
+settings.register_profile("proof", ANY_SPEED, max_examples=500, print_blob=True)
 settings.load_profile("samples")
 
 

@@ -150,7 +150,7 @@ def kinds() -> Iterator[_Kinds]:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_no_object_of_any_kind_makes_the_server_fail(
     kinds: _Kinds, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:

@@ -145,7 +145,7 @@ _TOKENS = st.sampled_from(
     half_close=st.booleans(),
 )
 @example(pieces=[], place=0, junk=b"", half_close=True)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_no_bytes_harm_the_server(
     raw: _Raw,
     caplog: pytest.LogCaptureFixture,

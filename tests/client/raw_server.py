@@ -1,17 +1,27 @@
 """A server whose responses a test writes byte by byte, and requests to it."""
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from listwatch.client.config import Config
+from listwatch.client.connections import CONNECT_TIMEOUT, PROMPT_TIMEOUT
 from listwatch.client.http import HTTP
 from listwatch.clock import FakeClock
+
+#: Seconds that a busy machine may need for what is done at once, fewer than any time-out.
+SOON = min(CONNECT_TIMEOUT, PROMPT_TIMEOUT) - 5
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -89,9 +99,28 @@ async def get(url: str, clock: FakeClock | None = None, **config: Any) -> bytes:
 
 
 async def soon(event: asyncio.Event) -> None:
-    """Wait for at most a hundred turns of the event loop; fail if the event is not set by then."""
-    for _ in range(100):
-        if event.is_set():
-            return
-        await asyncio.sleep(0)
-    pytest.fail("it has not happened soon")
+    """Wait for an event; fail if it comes no earlier than by a time-out of the client."""
+    async with asyncio.timeout(SOON):
+        await event.wait()
+
+
+def know_no_host(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let the running event loop find no host; return the names that it looks up."""
+    names: list[str] = []
+
+    async def look_up(host: str, *_args: object, **_options: object) -> list[object]:
+        names.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    return names
+
+
+@contextmanager
+def refusing(
+    host: str = "127.0.0.1", family: socket.AddressFamily = socket.AF_INET
+) -> Iterator[int]:
+    """Reserve a port without listening on it, so that nobody else does."""
+    with socket.socket(family) as sock:
+        sock.bind((host, 0))
+        yield sock.getsockname()[1]

@@ -17,7 +17,7 @@ from listwatch.client.command import config_command
 SECRET = "sw0rdfish-planted"
 SECRETS = (SECRET, base64.b64encode(SECRET.encode()).decode().rstrip("="))
 FUZZ = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 KUBECONFIG: dict[str, Any] = {

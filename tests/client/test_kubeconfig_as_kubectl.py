@@ -68,7 +68,7 @@ def by_kubectl(environ: dict[str, str]) -> dict[str, Any] | None:
     return found if "server" in found else None  # Otherwise kubectl tries port 8080.
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(FILE, min_size=1, max_size=3))
 def test_files_merge_as_kubectl_merges_them(tmp_path: Path, files: list[dict[str, Any]]) -> None:
     paths = [tmp_path / str(number) / "config" for number in range(len(files))]

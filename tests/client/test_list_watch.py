@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from client.raw_server import serving
+from client.raw_server import SOON, serving
 from listwatch.cache.list_watch import (
     KnowsObjects,
     ListerWatcher,
@@ -196,7 +196,7 @@ async def test_closing_the_client_ends_a_watch_that_is_read(server: ScriptedServ
     await opened.wait()
     await asked.wait()
     await client.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON):
         for call in (reading, waiting):
             with pytest.raises(DisconnectedError):
                 await call

@@ -1,18 +1,17 @@
 """Connecting: addresses, TLS, time-outs, and cancellation at any time."""
 
 import asyncio
-import contextlib
 import errno
 import socket
 import ssl
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Never
 
 import pytest
 import trustme
 
+from client.raw_server import know_no_host, refusing
 from client.transport_server import (
     CHUNKED,
     OK,
@@ -34,19 +33,11 @@ from listwatch.errors import DisconnectedError
 from listwatch.testing import eventually
 
 
-@contextlib.contextmanager
-def refusing(family: socket.AddressFamily, host: str) -> Iterator[int]:
-    """Reserve a port without listening on it, so that nobody else does."""
-    with socket.socket(family) as sock:
-        sock.bind((host, 0))
-        yield sock.getsockname()[1]
-
-
 @pytest.mark.parametrize(
     ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
 )
 async def test_a_refused_connection_says_so(family: socket.AddressFamily, host: str) -> None:
-    with refusing(family, host) as port:
+    with refusing(host, family) as port:
         authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         with pytest.raises(DisconnectedError) as caught:
             async with stream(f"http://{authority}/", {}, clock=Clock()):
@@ -71,7 +62,7 @@ async def test_a_name_with_several_addresses_is_refused_only_if_all_refuse(
     monkeypatch.setattr(connection_pool, "_look_up", look_up)
     async with serving(answering(OK + b"Content-Length: 1\r\n\r\nx")) as server:
         assert await get(server) == (200, b"x")
-    with refusing(socket.AF_INET, "127.0.0.1") as server.port:
+    with refusing() as server.port:
         server.url = f"http://127.0.0.1:{server.port}"
         with pytest.raises(DisconnectedError) as caught:
             await get(server)
@@ -79,10 +70,7 @@ async def test_a_name_with_several_addresses_is_refused_only_if_all_refuse(
 
 
 async def test_an_unknown_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look_up(*_args: object, **_options: object) -> list[object]:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    know_no_host(monkeypatch)
     with pytest.raises(
         DisconnectedError, match="http://nowhere:80: the host is unknown: Name"
     ) as caught:

@@ -1,15 +1,17 @@
 """A wait ends with the first matching state, or says why there was none."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import msgspec
 import pytest
 
 from listwatch.apiserver import EmbeddedAPIServer
-from listwatch.client import Client, Config
-from listwatch.client.waiting import has_condition
+from listwatch.cache.list_watch import ListerWatcher
+from listwatch.client import Client, Config, reading
+from listwatch.client.waiting import has_condition, wait_until
+from listwatch.clock import FakeClock
 from listwatch.errors import BadRequestError, ForbiddenError, NotFoundError
 from listwatch.objects import Object, decode_object
 from listwatch.testing.scripted_server import ScriptedServer, respond
@@ -70,16 +72,57 @@ async def test_states_that_were_short_are_seen(real: Client) -> None:
     assert seen == ["", "1", "2", "3"]
 
 
-async def test_a_time_limit_names_the_object_and_its_last_state(real: Client) -> None:
-    await real.create(pod())
-    await ready(real, "False")
-    with pytest.raises(TimeoutError) as caught:
-        await real.wait_for("pods", "p", "Ready", seconds=0.2)
-    assert str(caught.value) == (
-        "pods default/p: Ready: not within 0.2 s; its conditions are Ready=False (Because)"
+class Limit:
+    """Lets the time limit of a wait expire as soon as the wait has seen a state."""
+
+    def __init__(self, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._clock = clock
+        self._has_seen = asyncio.Event()
+
+        async def noting(
+            list_watch: ListerWatcher, accept: Callable[[Object | None], bool], **options: Any
+        ) -> Object | None:
+            def note(obj: Object | None) -> bool:
+                self._has_seen.set()
+                return accept(obj)
+
+            return await wait_until(list_watch, note, **options)
+
+        monkeypatch.setattr(reading, "wait_until", noting)
+
+    async def expire(self, wait: Coroutine[Any, Any, object]) -> str:
+        """Return the words of the error of a wait for 9 s."""
+        self._has_seen.clear()
+        waiting = asyncio.create_task(wait)
+        await self._has_seen.wait()
+        await self._clock.advance(9)
+        with pytest.raises(TimeoutError) as caught:
+            await waiting
+        return str(caught.value)
+
+
+@pytest.fixture
+async def limited(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Client, Limit]]:
+    clock = FakeClock()
+    async with (
+        EmbeddedAPIServer() as server,
+        Client(Config(server=server.url, namespace="default"), clock=clock) as client,
+    ):
+        yield client, Limit(clock, monkeypatch)
+
+
+async def test_a_time_limit_names_the_object_and_its_last_state(
+    limited: tuple[Client, Limit],
+) -> None:
+    client, limit = limited
+    await client.create(pod())
+    await ready(client, "False")
+    assert await limit.expire(client.wait_for("pods", "p", "Ready", seconds=9)) == (
+        "pods default/p: Ready: not within 9 s; its conditions are Ready=False (Because)"
     )
-    with pytest.raises(TimeoutError, match=r"pods default/q: .*there is no such object"):
-        await real.wait_for("pods", "q", "Ready", seconds=0.2)
+    assert await limit.expire(client.wait_for("pods", "q", "Ready", seconds=9)) == (
+        "pods default/q: Ready: not within 9 s; there is no such object"
+    )
 
 
 async def test_what_the_function_raises_ends_the_wait(real: Client) -> None:
@@ -100,19 +143,20 @@ async def test_no_condition_is_refused(
         await real.wait_for("pods", "p", condition)
 
 
-async def test_the_end_of_an_object_is_waited_for(real: Client) -> None:
-    await real.wait_for_deletion("pods", "p")
-    made = await real.create(pod(finalizers=["example.org/keep"]))
-    await real.delete("pods", "p", grace_period_seconds=0)
-    with pytest.raises(TimeoutError, match=r"its finalizers are example\.org/keep$"):
-        await real.wait_for_deletion("pods", "p", seconds=0.2)
-    waiting = asyncio.create_task(real.wait_for_deletion("pods", "p", uid=made.uid, seconds=20))
-    await real.remove_finalizer("pods", "p", "example.org/keep")
-    await real.create(pod())
+async def test_the_end_of_an_object_is_waited_for(limited: tuple[Client, Limit]) -> None:
+    client, limit = limited
+    await client.wait_for_deletion("pods", "p")
+    made = await client.create(pod(finalizers=["example.org/keep"]))
+    await client.delete("pods", "p", grace_period_seconds=0)
+    words = await limit.expire(client.wait_for_deletion("pods", "p", seconds=9))
+    assert words.endswith("; its finalizers are example.org/keep")
+    waiting = asyncio.create_task(client.wait_for_deletion("pods", "p", uid=made.uid, seconds=20))
+    await client.remove_finalizer("pods", "p", "example.org/keep")
+    await client.create(pod())
     await waiting
-    with pytest.raises(TimeoutError, match=r"it is not being deleted$"):
-        await real.wait_for_deletion("pods", "p", seconds=0.2)
-    await real.wait_for_deletion("pods", "p", uid=made.uid)
+    words = await limit.expire(client.wait_for_deletion("pods", "p", seconds=9))
+    assert words.endswith("; it is not being deleted")
+    await client.wait_for_deletion("pods", "p", uid=made.uid)
 
 
 async def test_a_refusal_that_lasts_ends_the_wait() -> None:

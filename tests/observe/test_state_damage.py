@@ -26,7 +26,7 @@ COLUMNS = {
     "told": ("resource", "key", "version", "object"),
     "begun": ("resource", "key", "object"),
 }
-FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def _told(name: str, version: int) -> Observation:

@@ -129,7 +129,7 @@ async def test_the_example_works_in_a_cluster_that_has_its_manifests_and_no_othe
             "metadata": {"name": "shop", "namespace": "default"},
             "spec": {"image": "nginx", "count": 3},
         }
-        async with app, asyncio.timeout(20):
+        async with app, asyncio.timeout(50):
             server.add_service(
                 "website-controller/website-controller", "127.0.0.1", app.webhooks.port
             )
@@ -209,7 +209,7 @@ async def test_run_runs_a_file_until_it_is_stopped(
         stderr=subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             assert process.stdout is not None
             assert await process.stdout.readline() == b"reconciled default/a\n"
             process.send_signal(signal.SIGTERM)

@@ -115,7 +115,7 @@ async def test_observe_runs_with_the_rights_of_its_manifest(tmp_path: Path) -> N
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             output, _ = await process.communicate()
         assert process.returncode == 0, output
 
@@ -184,7 +184,7 @@ async def test_a_controller_runs_with_the_rights_of_its_manifest(name: str, tmp_
             stderr=subprocess.STDOUT,
         )
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(50):
                 await WORK[name](root)
         finally:
             process.terminate()

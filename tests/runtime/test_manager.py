@@ -14,12 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from listwatch.client.config import Config
+from listwatch.clock import FakeClock
 from listwatch.errors import ConfigError
 from listwatch.runtime.body_scope import ManagerError
 from listwatch.runtime.health import Check
 from listwatch.runtime.leading import LeadershipLostError
 from listwatch.runtime.manager import Manager
 from listwatch.runtime.reconciler import NotStartedError
+from listwatch.testing.ports import free_port
 from listwatch.testing.waiting import eventually
 from metric_samples import samples_of
 
@@ -41,7 +43,7 @@ class Log:
         self._news.set()
 
     async def until(self, line: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(45):
             while line not in self.lines:
                 self._news.clear()
                 await self._news.wait()
@@ -115,8 +117,9 @@ async def test_parts_start_in_order_and_stop_in_the_reverse(
 async def test_running_reconciles_get_their_grace_and_no_more(
     server: EmbeddedAPIServer, client: Client
 ) -> None:
-    log = Log()
-    app = Manager("test", config=Config(server=server.url), grace=0.2, health_port=None)
+    log, clock = Log(), FakeClock()
+    config = Config(server=server.url)
+    app = Manager("test", config=config, grace=0.2, health_port=None, clock=clock)
     maps = app.reconciler("maps", concurrency=2).for_("configmaps", namespace="default")
     release = asyncio.Event()
 
@@ -130,12 +133,18 @@ async def test_running_reconciles_get_their_grace_and_no_more(
             log.add(f"{key} cancelled")
             raise
 
-    async with app:
+    async def end_the_grace() -> None:
+        await eventually(lambda: maps._work.is_stopping)
+        release.set()
+        await log.until("default/quick done")
+        await clock.advance(0.2)
+
+    async with asyncio.TaskGroup() as group, app:
         await client.create(config_map("quick"))
         await client.create(config_map("stuck"))
         await log.until("default/quick began")
         await log.until("default/stuck began")
-        asyncio.get_running_loop().call_later(0.05, release.set)
+        group.create_task(end_the_grace())
     assert log.lines[2:] == ["default/quick done", "default/stuck cancelled"]
 
 
@@ -288,16 +297,22 @@ async def test_the_endpoints_tell_health_readiness_and_figures(
         status, text = await get(f"{app.health_url}/readyz")
         assert (status, text.splitlines()[1:]) == (503, ["[-] disk: full", "not ready"])
 
-        _, text = await get(f"{app.health_url}/metrics")
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    values = samples_of(families.values())
-    assert values["leader_election_master_status", "lock"] == 1
-    assert values["controller_runtime_reconcile_total", "maps", "success"] >= 1
-    assert values["workqueue_adds_total", "maps"] >= 1
-    assert values["listwatch_cache_objects", "configmaps in default"] >= 1
-    host = server.url.removeprefix("http://")
-    requests = "rest_client_requests_total"
-    assert values[requests, "200", host, "GET", "configmaps", "WATCH"] >= 1
+        families: dict[str, Any] = {}
+        host = server.url.removeprefix("http://")
+
+        async def figures() -> bool:
+            # The watch begins and the reconcile ends after its function has begun.
+            _, text = await get(f"{app.health_url}/metrics")
+            families.update({f.name: f for f in text_string_to_metric_families(text)})
+            values = samples_of(families.values())
+            assert values["leader_election_master_status", "lock"] == 1
+            assert values["controller_runtime_reconcile_total", "maps", "success"] >= 1
+            assert values["workqueue_adds_total", "maps"] >= 1
+            assert values["listwatch_cache_objects", "configmaps in default"] >= 1
+            requests = "rest_client_requests_total"
+            return values[requests, "200", host, "GET", "configmaps", "WATCH"] >= 1
+
+        await eventually(figures, ignoring=KeyError)
     assert problems(families) == []
 
 
@@ -325,8 +340,7 @@ def problems(families: dict[str, Any]) -> list[str]:
 
 
 async def test_readiness_says_which_cache_has_not_synced_and_why() -> None:
-    async with EmbeddedAPIServer() as gone:
-        pass
+    gone = EmbeddedAPIServer(port=free_port())
     app = make(gone, Log())
     serving = asyncio.ensure_future(app.serve())
     try:
@@ -374,7 +388,7 @@ async def test_a_script_stops_in_order_on_sigterm(
         sys.executable, "-c", script, server.url, stdout=subprocess.PIPE
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             assert process.stdout is not None
             assert b"default/" in await process.stdout.readline()
             os.kill(process.pid, signal.SIGTERM)
@@ -414,7 +428,7 @@ async def test_a_program_that_can_not_stop_its_work_is_killed_before_others_act(
         sys.executable, "-c", script, server.url, stdout=subprocess.PIPE
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             assert process.stdout is not None
             assert await process.stdout.readline() == b"leads\n"
             spec = {"holderIdentity": "another", "leaseDurationSeconds": 2}

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from client.raw_server import SOON
 from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.config import Config
 from listwatch.clock import FakeClock
@@ -45,7 +46,7 @@ async def test_a_stop_ends_a_start_that_a_silent_server_holds_up(
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(app.serve())
         asyncio.get_running_loop().call_later(0.2, app.stop)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(SOON):
             await asyncio.wait({serving})
 
 
@@ -58,9 +59,9 @@ async def test_a_stop_ends_the_wait_for_a_resource(
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(app.serve())
         await eventually(lambda: "can't start" in caplog.text)
-        async with asyncio.timeout(3):
-            app.stop()
-            await asyncio.wait({serving})
+        app.stop()
+        # The clock stands: only the stop ends the wait.
+        await asyncio.wait({serving})
 
 
 async def test_a_task_that_ends_by_a_cancellation_of_something_else_is_a_failure(
@@ -91,10 +92,12 @@ async def test_what_is_no_exception_but_an_end_is_a_failure_too(server: Embedded
 
 async def test_what_fails_in_the_stop_is_told_and_the_rest_stops(server: EmbeddedAPIServer) -> None:
     app = Manager("test", config=Config(server=server.url), health_port=None)
+    begun = [asyncio.Event(), asyncio.Event()]
     ended = []
 
     @app.task
     async def first() -> None:
+        begun[0].set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -102,33 +105,47 @@ async def test_what_fails_in_the_stop_is_told_and_the_rest_stops(server: Embedde
 
     @app.task
     async def second() -> None:
+        begun[1].set()
         try:
             await asyncio.Event().wait()
         finally:
             raise OSError("the disk is full")
 
-    with pytest.raises(ManagerError, match="second failed: the disk is full"):
+    async def run() -> None:
         async with app:
-            await asyncio.sleep(0.05)
+            for event in begun:
+                await event.wait()
+
+    with pytest.raises(ManagerError, match="second failed: the disk is full"):
+        await run()
     assert ended == ["first"]
 
 
 async def test_a_part_that_does_not_end_is_named_and_waited_for(
     server: EmbeddedAPIServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = Manager("test", config=Config(server=server.url), health_port=None, grace=0.05)
-    release = asyncio.Event()
+    clock = FakeClock()
+    config = Config(server=server.url)
+    app = Manager("test", config=config, health_port=None, grace=0.05, clock=clock)
+    begun, cancelled, release = (asyncio.Event() for _ in range(3))
 
     @app.task
     async def stubborn() -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
+            cancelled.set()
             await release.wait()
 
-    async with app:
-        await asyncio.sleep(0.05)
-        asyncio.get_running_loop().call_later(0.3, release.set)
+    async def outlast_the_grace() -> None:
+        await cancelled.wait()
+        await clock.advance(0.05)
+        release.set()
+
+    async with asyncio.TaskGroup() as group, app:
+        await begun.wait()
+        group.create_task(outlast_the_grace())
     assert "stubborn still runs 0.05 s after it was cancelled, so everything waits" in caplog.text
 
 
@@ -155,7 +172,7 @@ async def test_a_program_ends_although_a_part_of_it_does_not(server: EmbeddedAPI
         sys.executable, "-c", script, server.url, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             assert process.stdout is not None
             assert process.stderr is not None
             assert await process.stdout.readline() == b"begun\n"
@@ -172,10 +189,11 @@ async def test_a_program_ends_although_a_part_of_it_does_not(server: EmbeddedAPI
 
 async def test_a_second_signal_stops_at_once(server: EmbeddedAPIServer) -> None:
     script = textwrap.dedent("""
-        import asyncio, sys
+        import asyncio, logging, sys
         from listwatch.client.config import Config
         from listwatch.runtime import Manager
 
+        logging.basicConfig(level=logging.INFO)
         app = Manager("script", config=Config(server=sys.argv[1]), health_port=None, grace=60)
         maps = app.reconciler("maps").for_("configmaps").every(0.05, lambda: ["ns/a"])
 
@@ -194,12 +212,14 @@ async def test_a_second_signal_stops_at_once(server: EmbeddedAPIServer) -> None:
         sys.executable, "-c", script, server.url, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             assert process.stdout is not None
             assert process.stderr is not None
             assert await process.stdout.readline() == b"begun\n"
             process.terminate()
-            await asyncio.sleep(0.3)  # two signals at once are one
+            # Two signals at once are one.
+            while b"SIGTERM: stopping" not in await process.stderr.readline():
+                assert not process.stderr.at_eof()
             process.terminate()
             assert await process.stdout.readline() == b"cancelled\n"
             assert await process.wait() == 0

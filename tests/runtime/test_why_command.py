@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
+from client.raw_server import refusing
 from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.cli import cli
 from listwatch.client.client import Client
@@ -187,9 +187,8 @@ async def test_an_answer_that_is_no_managers_is_refused() -> None:
 
 
 def test_nothing_at_the_port_is_an_error_with_a_remedy() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        free_port = listener.getsockname()[1]
-    found = CliRunner().invoke(cli, ["why", "--port", str(free_port)])
+    with refusing() as port:
+        found = CliRunner().invoke(cli, ["why", "--port", str(port)])
     assert found.exit_code == 4
     assert "give its health port with --port, or --pod" in found.output
 
