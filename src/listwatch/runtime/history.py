@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from listwatch.clock import Clock
 from listwatch.runtime.reconcile_context import ReconcileContext
 from listwatch.runtime.reconcile_record import (
@@ -32,18 +34,20 @@ HISTORY_BYTES: Final = 8 * 2**20
 HOT_WAKES: Final = 5
 
 
-class KeyHistory:
-    """The last reconciles of one key, oldest first."""
+class KeyHistory(msgspec.Struct, gc=False):
+    """The last reconciles of one key.
 
-    __slots__ = ("own_wakes", "records", "size", "total")
+    Attributes:
+        records: oldest first.
+        own_wakes: the number of reconciles in a row that the key's own writes woke.
+        total: the number of all reconciles, including dropped ones.
+        size: the approximate bytes of the records.
+    """
 
-    def __init__(self) -> None:
-        self.records: list[ReconcileRecord] = []
-        #: The number of reconciles in a row that the key's own writes woke.
-        self.own_wakes = 0
-        #: The number of all reconciles, including dropped ones.
-        self.total = 0
-        self.size = 0
+    records: list[ReconcileRecord] = []
+    own_wakes: int = 0
+    total: int = 0
+    size: int = 0
 
     def drop_states(self) -> int:
         """Forget the states of written objects; return the number of bytes freed."""

@@ -163,17 +163,29 @@ class ReconcileRecord(msgspec.Struct, kw_only=True, gc=False):
         else:
             self.unkept += 1
 
-    def end_request(self, sent: SentRequest, now: float, code: int, answer: bytes) -> None:
-        """Record the response."""
+    def end_request(
+        self, sent: SentRequest, now: float, code: int, answer: bytes, version: str = ""
+    ) -> None:
+        """Record the response.
+
+        Args:
+            sent: the request.
+            now: the monotonic time.
+            code: of the response.
+            answer: its body.
+            version: of the object in it; empty to look for it.
+        """
         sent.seconds = now - sent.began
         sent.code = code
         before, sent.before = sent.before, None
         # The size of a reconcile that has ended is already in its history's.
         if self.result or not (sent.target.name or sent.is_write):
             return
-        if (found := _VERSION.search(answer, 0, _HEAD_BYTES)) is None:
-            return
-        sent.version = found[1].decode("utf-8", "replace")
+        if not version:
+            if (found := _VERSION.search(answer, 0, _HEAD_BYTES)) is None:
+                return
+            version = found[1].decode("utf-8", "replace")
+        sent.version = version
         if not sent.is_write:
             return
         if len(self.written) < MAX_WRITTEN:

@@ -167,18 +167,20 @@ class _RecordingHTTP:
         target = target_of(path)
         story, history = recording.story, recording.history
         if story is None or history is None or target is None:
-            return await self._send(recording, target, method, path, query, options)
+            answer, _ = await self._send(recording, target, method, path, query, options)
+            return answer
         verb = verb_of(method, target, query, options.get("content_type", ""))
         sent = SentRequest(verb, target, history.now())
         if target.name and method not in _READS:
             sent.before = history.find(target)
         story.add_request(sent)
         try:
-            answer = await self._send(recording, target, method, path, query, options)
+            answer, writes = await self._send(recording, target, method, path, query, options)
         except BaseException as error:
             story.fail_request(sent, history.now(), error)
             raise
-        story.end_request(sent, history.now(), answer.status, answer.body)
+        version = writes[0].resource_version if writes else ""
+        story.end_request(sent, history.now(), answer.status, answer.body, version)
         return answer
 
     @asynccontextmanager
@@ -213,8 +215,8 @@ class _RecordingHTTP:
         path: str,
         query: list[tuple[str, str]],
         options: dict[str, Any],
-    ) -> "Answer":
-        """Send a request; record what it writes."""
+    ) -> "tuple[Answer, list[Write]]":
+        """Send a request; record and return what it writes."""
         body = options.get("body")
         if (
             method in _READS
@@ -222,7 +224,7 @@ class _RecordingHTTP:
             or target.subresource in _ASIDE
             or _is_dry(method, target.subresource, query, body)
         ):
-            return await self._http.request(method, path, query, **options)
+            return await self._http.request(method, path, query, **options), []
         writes = recording.writes
         try:
             answer = await self._http.request(method, path, query, **options)
@@ -234,8 +236,9 @@ class _RecordingHTTP:
             if error.code >= 500:  # a server's time-out may follow its commit
                 writes += self._from_here([_lost(method, target, body)])
             raise
-        writes += self._from_here(_written(method, target, body, answer.body))
-        return answer
+        written = self._from_here(_written(method, target, body, answer.body))
+        writes += written
+        return answer, written
 
     def _from_here(self, writes: list[Write]) -> list[Write]:
         if not self._origin:
