@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from listwatch.client.config import Config
+from listwatch.runtime import TerminalError
 from listwatch.runtime.key_state import KeyStates, Leadership
 from listwatch.runtime.manager import Manager
 from listwatch.runtime.ui_page import MAX_ROWS, UiPage
@@ -38,17 +40,42 @@ async def test_the_overview_has_reconcilers_caches_troubles_and_what_was_done() 
     world.outcomes["ns/a"] = [ValueError("no")] * 20
     async with world.running():
         found = page_of(world).overview()
+        (of_widgets,) = world.caches
+        size = of_widgets.indexer.stored_bytes()
     (reconciler,) = found.reconcilers
     assert (reconciler.name, reconciler.keys, reconciler.depth) == ("test", 2, 0)
     assert (reconciler.errors, reconciler.later) == (8, 1)
     (cache,) = found.caches
     assert (cache.name, cache.objects, cache.ready) == ("widget", 2, True)
+    assert cache.bytes == size
     (trouble,) = found.troubled
     assert trouble.key == "ns/a"
     assert trouble.words.startswith("backing off: ")
     assert {each.key for each in found.recent} == {"ns/a", "ns/b"}
     assert len(found.failures) == 8
     assert found.failures[0].error.startswith("ValueError: no at reconciler_world.py:")
+
+
+async def test_the_overview_of_many_keys_is_no_longer_than_that_of_some() -> None:
+    sizes = []
+    for count in (600, 3_000):
+        world = World()
+        world.reconciler.for_("widget")
+        source = world.source("widget")
+        for number in range(count):
+            source.add(widget(f"w{number:05}"))
+            if number % 10 == 0:
+                world.outcomes[f"ns/w{number:05}"] = [TerminalError("no")]
+        async with world.running():
+            found = page_of(world).overview()
+            (of_widgets,) = world.caches
+            size = of_widgets.indexer.stored_bytes()
+        (cache,) = found.caches
+        assert cache.bytes == pytest.approx(size, rel=0.05)
+        (reconciler,) = found.reconcilers
+        assert (cache.objects, reconciler.keys, reconciler.troubled) == (count, count, count // 10)
+        sizes.append(len(msgspec.json.encode(found)))
+    assert sizes[1] < 1.1 * sizes[0] < 100_000
 
 
 async def test_every_list_of_the_overview_is_bounded() -> None:

@@ -1,7 +1,6 @@
 """What happened to the keys of a reconciler: the records of the last reconciles of each key."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +19,8 @@ from listwatch.runtime.reconcile_record import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from listwatch.client.request_target import RequestTarget
     from listwatch.objects import Object
     from listwatch.runtime.caches import Cache
@@ -213,9 +214,14 @@ class History:
         """Return the first trigger of a key in the queue, and the number of further ones."""
         return self._first.get(key), self._merged.get(key, (0, None))[0]
 
-    def troubled(self) -> Iterator[tuple[str, KeyHistory]]:
-        """Yield the keys in trouble, and their histories."""
-        yield from list(self._troubled.items())
+    def troubled(self) -> list[str]:
+        """Return the keys in trouble."""
+        return list(self._troubled)
+
+    def own_wakes(self, key: str) -> int:
+        """Return the number of the key's last reconciles in a row that its own writes woke."""
+        known = self.of(key)
+        return 0 if known is None else known.own_wakes
 
     def keys(self) -> list[str]:
         """Return the keys of which anything is known, those in trouble first."""

@@ -1,7 +1,9 @@
 """Collects what is known about the keys of a manager's reconcilers."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from heapq import nlargest
+from itertools import islice
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,9 +15,6 @@ from listwatch.runtime.why import Answer, KeyState, Settling, answer, worst_firs
 
 if TYPE_CHECKING:
     from listwatch.runtime.reconciler import Reconciler
-
-#: Maximum keys in trouble that are looked at in each reconciler.
-MAX_TROUBLED: Final = 500
 
 
 class Leadership(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +72,7 @@ class KeyStates:
         leadership = self._leadership()
         found: list[tuple[KeyState, Answer]] = []
         for each in self._reconcilers():
-            for key in _suspects(each):
+            for key in _suspects(each, limit):
                 state = self._state(each, key, leadership)
                 found.append((state, answer(state)))
         return worst_first(found)[:limit]
@@ -157,16 +156,25 @@ def _knows(reconciler: "Reconciler", key: str) -> bool:
     )
 
 
-def _suspects(reconciler: "Reconciler") -> list[str]:
-    """Return the keys that may be in trouble."""
-    suspects = list(reconciler.in_process)
-    if reconciler.own_writes is not None:
-        suspects += reconciler.own_writes.waiting_keys
-    if reconciler.history is not None:
-        suspects += [key for key, _ in reconciler.history.troubled()]
+def _suspects(reconciler: "Reconciler", limit: int) -> list[str]:
+    """Return the keys that may be in trouble, at most `limit` for each reason, the worst ones."""
+    suspects: list[str] = []
+    history, own = reconciler.history, reconciler.own_writes
+    if history is None:
+        suspects += islice(reconciler.in_process, limit)
+    else:
+        # In the order of their begin.
+        suspects += islice(history.running, limit)
+        suspects += nlargest(
+            limit,
+            history.troubled(),
+            key=lambda key: reconciler.failures_of(key) + history.own_wakes(key),
+        )
+    if own is not None:
+        suspects += own.waiting_keys[:limit]
     if (oldest := reconciler.queue.oldest) is not None:
         suspects.append(oldest)
-    return list(dict.fromkeys(suspects))[:MAX_TROUBLED]
+    return list(dict.fromkeys(suspects))
 
 
 def _keys(reconciler: "Reconciler") -> Iterable[str]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Maximum lines of each list on the page.
 MAX_ROWS: Final = 50
+#: Objects of a cache whose bytes are looked at; the others are taken to be like them.
+_SAMPLES: Final = 256
 
 
 class ReconcilerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,16 +40,18 @@ class ReconcilerRow(msgspec.Struct, frozen=True, kw_only=True):
     later: int
     active: int
     workers: int
+    troubled: int
     settling: int
     throttled: int
     keys: int
 
 
 class CacheRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A cache; the age of the last data from the server in seconds."""
+    """A cache; the age of the last data from the server in seconds. Bytes are estimated."""
 
     name: str
     objects: int
+    bytes: int
     version: str
     ready: bool
     problem: str
@@ -215,6 +219,7 @@ def _reconciler_row(reconciler: "Reconciler") -> ReconcilerRow:
         oldest=0.0 if due_in is None else max(0.0, -due_in),
         later=statistics.queue.waiting,
         active=statistics.active,
+        troubled=0 if reconciler.history is None else len(reconciler.history.troubled()),
         workers=statistics.concurrency,
         settling=0 if own is None else own.waiting,
         throttled=statistics.throttled,
@@ -227,9 +232,19 @@ def _cache_row(cache: "Cache") -> CacheRow:
     return CacheRow(
         name=printable(cache.name),
         objects=0 if statistics is None else statistics.store.objects,
+        bytes=_bytes_of(cache) if cache.is_open else 0,
         version=printable(cache.version),
         ready=health.ready,
         problem=printable(health.problem),
         age=None if statistics is None else statistics.controller.reflector.last_frame_age,
         queued=0 if statistics is None else statistics.controller.queue.depth,
     )
+
+
+def _bytes_of(cache: "Cache") -> int:
+    """Return the approximate bytes of a cache's objects, in a time that its size hardly changes."""
+    objects = cache.indexer.list()
+    samples = objects[:: max(1, len(objects) // _SAMPLES)]
+    if not samples:
+        return 0
+    return sum(obj.stored_bytes for obj in samples) * len(objects) // len(samples)
