@@ -150,7 +150,7 @@ def strike(scene: Scene, rng: random.Random) -> None:
 async def same(scene: Scene) -> None:
     """Wait for the informer, then check that its cache equals the server's objects."""
     listed = await scene.direct.list("configmaps", "default", label_selector="mine")
-    await scene.informer.wait_for_resource_version(listed.resource_version, seconds=20)
+    await scene.informer.wait_for_resource_version(listed.resource_version, seconds=45)
     present = {obj.key: (obj.uid, obj.resource_version) for obj in listed.items}
     cached = {obj.key: (obj.uid, obj.resource_version) for obj in scene.informer.lister.list()}
     assert cached == present
@@ -175,10 +175,10 @@ async def test_under_random_faults_the_cache_is_right_and_the_story_consistent(
         scene.proxy.accept()
         await scene.direct.create(config_map("last"))
         await same(scene)
+        present = {obj.key: obj.uid for obj in scene.informer.lister.list()}
+        last = scene.handler.last
+        await eventually(lambda: {key: obj.uid for key, obj in last.items()} == present)
         assert not scene.handler.wrong, scene.handler.wrong[0]
-        assert {key: obj.uid for key, obj in scene.handler.last.items()} == {
-            obj.key: obj.uid for obj in scene.informer.lister.list()
-        }
 
 
 async def test_a_restored_server_behind_an_outage_is_noticed() -> None:
@@ -189,8 +189,8 @@ async def test_a_restored_server_behind_an_outage_is_noticed() -> None:
         lost = await scene.direct.create(config_map("lost"))
         for number in range(5):
             await scene.direct.update(config_map("a", number))
-        await scene.informer.wait_for_resource_version(lost.resource_version, seconds=20)
         await same(scene)
+        await eventually(lambda: {*scene.handler.last} == {"default/a", lost.key})
         gone = asyncio.Event()
         original = scene.handler.on_delete
 
@@ -201,7 +201,7 @@ async def test_a_restored_server_behind_an_outage_is_noticed() -> None:
         scene.handler.on_delete = on_delete  # type: ignore[method-assign]  # to notice it
         scene.proxy.refuse()
         scene.proxy.drop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(45):
             await scene.refused.wait()
             scene.server.rewind(snapshot)
             scene.proxy.accept()
@@ -245,19 +245,20 @@ async def test_objects_of_a_definition_that_was_deleted_unseen_are_gone_and_come
         informer = SharedInformer(
             through.list_watch("widgets.e.com"), backoff=Backoff(base=0.01, cap=0.05)
         )
-        informer.add_handler(handler)
+        registration = informer.add_handler(handler)
         async with informer:
-            await informer.wait_for_sync()
+            await registration.wait_for_sync()
             assert list(handler.last) == ["default/a"]
             proxy.refuse()
             proxy.drop()
             await direct.delete("customresourcedefinitions", "widgets.e.com")
+            await direct.wait_for_deletion("customresourcedefinitions", "widgets.e.com", seconds=45)
             proxy.accept()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(45):
                 await handler.changed(lambda: not handler.last)
             assert informer.lister.list() == []
             await define(direct, definition, widget)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(45):
                 await handler.changed(lambda: bool(handler.last))
         assert not handler.wrong
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 from typing import Any, assert_type
 
 import msgspec
@@ -461,6 +462,13 @@ def test_a_state_of_the_cache_is_waited_for(connection: Connection, cluster: Sou
     pods.wait_for(lambda lister: len(lister) == 2, 20)
 
 
-def test_changes_end_after_a_time(connection: Connection) -> None:
+def test_changes_end_after_a_time(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     pods = connection.informer("pods", "ns")
-    assert [change.key for change in pods.changes(seconds=0.2)] == ["ns/a"]
+    now = 0.0
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("listwatch.sync.connection.time", clock)
+    told = []
+    for change in pods.changes(seconds=30):
+        told.append(change.key)
+        now = 30.0
+    assert told == ["ns/a"]

@@ -84,12 +84,12 @@ async def test_the_hosts_file_is_right_also_after_a_restart(tmp_path: Path) -> N
             for name, address in (("web", "10.3.0.1"), ("db", "10.3.0.2")):
                 await client.create(_service(name, address))
             async with _observing(title, tmp_path, kubeconfig):
-                await eventually(lambda: len(_lines(hosts)) == 2)
+                await eventually(lambda: len(_lines(hosts)) == 2, seconds=45)
                 await client.create(_service("mail", "10.3.0.3"))
-                await eventually(lambda: len(_lines(hosts)) == 3)
+                await eventually(lambda: len(_lines(hosts)) == 3, seconds=45)
             await client.delete("services", "web")
             async with _observing(title, tmp_path, kubeconfig):
-                await eventually(lambda: len(_lines(hosts)) == 2)
+                await eventually(lambda: len(_lines(hosts)) == 2, seconds=45)
     assert _lines(hosts) == ["10.3.0.2 db.default", "10.3.0.3 mail.default"]
 
 
@@ -108,7 +108,7 @@ async def test_every_new_namespace_gets_its_label(tmp_path: Path) -> None:
                 assert all(obj.labels.get("team") == "unknown" for obj in found)
                 return [obj.name for obj in found]
 
-            assert "new" in await eventually(all_labelled)
+            assert "new" in await eventually(all_labelled, seconds=45)
 
 
 async def test_a_crash_loop_gets_one_ticket(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_a_crash_loop_gets_one_ticket(tmp_path: Path) -> None:
             for count in range(1, 4):
                 for name, reason in (("good", ""), ("bad", "CrashLoopBackOff")):
                     await client.update(pod(name, reason, count), subresource="status")
-                await eventually((tmp_path / "open.default.bad").exists)
+                await eventually((tmp_path / "open.default.bad").exists, seconds=45)
             await client.update(pod("bad", "", 9), subresource="status")
-            await eventually(lambda: not (tmp_path / "open.default.bad").exists())
+            await eventually(lambda: not (tmp_path / "open.default.bad").exists(), seconds=45)
     assert _lines(tickets) == ["pod bad in default crashes"]

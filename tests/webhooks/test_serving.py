@@ -23,6 +23,18 @@ from listwatch.webhooks.webhooks import Webhooks
 LIFETIME = 3600.0
 
 
+class Noting(FakeClock):
+    """Notes sleeps."""
+
+    def __init__(self) -> None:
+        super().__init__(time=Clock().time())
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await super().sleep(seconds)
+
+
 @contextlib.asynccontextmanager
 async def serving(client: Client, clock: Clock, **options: Any) -> AsyncIterator[Upkeep]:
     """Serve one hook, which denies nothing, as the replica with the lease."""
@@ -46,6 +58,22 @@ async def create(client: Client, name: str) -> None:
     await client.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
 
 
+async def look(upkeep: Upkeep) -> None:
+    """Return when a look has ended that began after this call."""
+    rest, rests = upkeep._sleep, asyncio.Event()  # private: no event tells of the end of a look
+
+    async def note_and_rest(seconds: float) -> None:
+        rests.set()
+        await rest(seconds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(upkeep, "_sleep", note_and_rest)
+        for _ in range(2):  # the first may have begun before
+            rests.clear()
+            upkeep.lead(leads=True)
+            await rests.wait()
+
+
 async def served(
     upkeep: Upkeep, other_than: ServingCertificate | None, clock: FakeClock, client: Client
 ) -> None:
@@ -57,6 +85,7 @@ async def served(
         number += 1
         await create(client, f"during-{number}")
         await clock.advance(INTERVAL)
+        await look(upkeep)
         return upkeep.certificate not in {None, other_than}
 
     await eventually(has_changed, "another certificate serves")
@@ -69,6 +98,7 @@ async def test_a_certificate_is_renewed_while_the_server_calls(client: Client) -
         first, begun = upkeep.certificate, clock.now()
         await create(client, "a")
         await clock.advance(LIFETIME * 2 / 3)
+        await look(upkeep)
         await served(upkeep, first, clock, client)
         await create(client, "b")
         assert upkeep.certificate is not None
@@ -131,7 +161,7 @@ async def test_in_a_pod_hooks_are_served_a_while_after_the_stop(
     server: APIServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    clock = FakeClock(time=Clock().time())
+    clock = Noting()
     options = WebhookOptions(service="maps", host="127.0.0.1", port=0, include_own_namespace=True)
     app = Manager("maps", config=server.config, health_port=None, webhooks=options, clock=clock)
 
@@ -143,11 +173,13 @@ async def test_in_a_pod_hooks_are_served_a_while_after_the_stop(
         lambda: app.webhooks.upkeep is not None and app.webhooks.upkeep.registered.is_set()
     )
     server.add_service("default/maps", "127.0.0.1", app.webhooks.port)
+    clock.slept.clear()
     app.stop()
-    done, _ = await asyncio.wait({serving}, timeout=0.3)
-    assert not done
+    await eventually(lambda: 5.0 in clock.slept, "it lingers")
     await create(client, "late")
-    await clock.advance(6)
+    await clock.advance(4.9)
+    assert not serving.done()
+    await clock.advance(0.1)
     await serving
 
 

@@ -103,12 +103,12 @@ async def test_deletions_before_and_during_its_run_are_handled(
             with running(
                 "build-controllers", "--kubeconfig", str(kubeconfig), "--no-leader-elect"
             ) as program:
-                await eventually(lost)
+                await eventually(lost, seconds=45)
                 await client.delete("pods", "runs-build", "ci", grace_period_seconds=0)
-                await eventually(failed)
+                await eventually(failed, seconds=45)
                 await client.delete(BUILDS, "goes", "ci")
-                await eventually(pod_is_gone)
-                await eventually(event_is_there)
+                await eventually(pod_is_gone, seconds=45)
+                await eventually(event_is_there, seconds=45)
                 program.process.send_signal(signal.SIGTERM)
                 assert await asyncio.to_thread(program.wait) == 0, program.err
 

@@ -93,13 +93,17 @@ class Unsteady:
 class System:
     """A server, clients, a provider, and a controller that can be stopped and started."""
 
-    def __init__(self, server: EmbeddedAPIServer, client: Client, other: Client) -> None:
+    def __init__(
+        self, server: EmbeddedAPIServer, client: Client, other: Client, patience: float
+    ) -> None:
         self.server = server
         #: The tests' client.
         self.client = client
         #: The controller's client, which may go through a proxy.
         self.controlled = other
         self.pool = AddressPool(["127.80.0.0/16"])
+        #: Seconds for a call of the provider.
+        self.patience = patience
         self.provider: Unsteady
         self._task: asyncio.Task[None] | None = None
 
@@ -130,7 +134,7 @@ class System:
                 recorder=recorder,
                 min_retry_delay=0.05,
                 max_retry_delay=0.4,
-                provider_timeout=1,
+                provider_timeout=self.patience,
             ).run()
 
     async def create(self, name: str, backend: tuple[str, int] | None = None) -> int:
@@ -185,7 +189,9 @@ class System:
 
 
 @asynccontextmanager
-async def system(*, proxied: bool = False) -> AsyncIterator[tuple[System, FaultProxy | None]]:
+async def system(
+    *, proxied: bool = False, patience: float = 30.0
+) -> AsyncIterator[tuple[System, FaultProxy | None]]:
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = await stack.enter_async_context(EmbeddedAPIServer())
@@ -201,7 +207,7 @@ async def system(*, proxied: bool = False) -> AsyncIterator[tuple[System, FaultP
         if proxied:
             proxy = await stack.enter_async_context(FaultProxy(server.host, server.port))
             other = await client(server.kubeconfig().replace(server.url, proxy.url))
-        made = System(server, own, other)
+        made = System(server, own, other, patience)
         await own.create({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n1"}})
         await made.start()
         yield made, proxy
@@ -314,7 +320,7 @@ async def test_what_happens_while_the_controller_is_down_is_made_good() -> None:
 async def test_any_mix_of_faults_ends_in_order(seed: int) -> None:
     """After any faults, every service has its load balancer, and nothing else is left."""
     chance = random.Random(seed)
-    async with system(proxied=True) as (it, proxy):
+    async with system(proxied=True, patience=1) as (it, proxy):
         assert proxy is not None
         await it.create("first")
         await eventually(lambda: it.has_address("first"))
