@@ -184,7 +184,8 @@ class Life:
         """Return the reasons of its events, oldest first."""
         events = await self._client.list("events.v1.", NAMESPACE)
         mine = [e for e in events.items if e["involvedObject"]["name"] == self.name]
-        mine.sort(key=lambda event: int(event.resource_version))
+        # A repetition changes an event's version; its name has the time of the first occurrence.
+        mine.sort(key=lambda event: event.name)
         return [event["reason"] for event in mine]
 
 

@@ -56,7 +56,7 @@ BAD = "bad{ .missingkey }key"
         ([*ALL, "--once"], "default kubernetes"),
         ([*ALL, "--once", "--print-metrics-on-exit"], 'observe_counts{type="Sync"}'),
         (["services", "--exit-after=1s"], "Shutting down after 1s ..."),
-        ([*ALL, "--exit-after=1s", "--print-metrics-on-exit"], 'observe_counts{type="Sync"}'),
+        ([*ALL, "--exit-after=3s", "--print-metrics-on-exit"], 'observe_counts{type="Sync"}'),
         (
             [*ALL, "--once", "--names", "echo", "--names", "default/notfound",
              "--delete", "echo", "--delete", "remove"],

@@ -15,7 +15,7 @@ from listwatch.cli import main
 from listwatch.client.client import PatchType
 from listwatch.clock import Clock, FakeClock
 from listwatch.errors import NotFoundError
-from listwatch.testing import APIServer
+from listwatch.testing import APIServer, free_port
 from listwatch.webhooks.certificates import LIFETIME, ServingCertificate, make_certificate
 from listwatch.webhooks.checking import check_webhooks
 from listwatch.webhooks.dispatch import Dispatcher
@@ -139,8 +139,7 @@ async def test_a_bundle_without_a_certificate(client: Client, text: str) -> None
 
 
 async def test_a_port_where_nobody_listens(client: Client) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     await configure(client, by_url(port, bundle(make_certificate(["a"], Clock().time()))))
     assert await check(client) == (
         f"127.0.0.1:{port} is unreachable: connection refused; does the program run?"
