@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Self
 
+import pytest
+
 from guards.counting import bytes_kept, calls, guard
 from listwatch.apiserver import EmbeddedAPIServer
 
@@ -183,3 +185,56 @@ async def test_telling_one_more_watch_of_a_change_costs_what_it_did() -> None:
         return Counter({stage: number // 10 for stage, number in counted.items()})
 
     await guard("apiserver-event-told", work, items=10)
+
+
+@pytest.mark.parametrize("what", ["selected", "passed over"])
+async def test_a_change_costs_a_watch_with_a_selector_what_it_did(what: str) -> None:
+    """Watches select by label: one is told of every change or of none."""
+    wanted = "a" if what == "selected" else "b"
+
+    async def work(items: int) -> Mapping[str, int]:
+        async with EmbeddedAPIServer(seed=1) as server, _Connection(server) as connection:
+            body = {"metadata": {"name": "m0", "labels": {"app": "a"}}}
+            await connection.ask("POST", _MAPS, body, status=201)
+            watches = [_Connection(server) for _ in range(items)]
+            for watch in watches:
+                await watch.__aenter__()
+                watch.send("GET", f"{_MAPS}?watch=1&resourceVersion=0&labelSelector=app={wanted}")
+                await watch.events(1 if what == "selected" else 0)
+            with calls() as counted:
+                for number in range(10):
+                    patch = {"data": {"n": str(number)}}
+                    await connection.ask("PATCH", f"{_MAPS}/m0", patch, "merge-patch+json")
+                    for watch in watches if what == "selected" else ():
+                        await watch.more_events(1)
+                await connection.ask("GET", f"{_MAPS}/m0")  # by then every watch has been told
+            for watch in watches:
+                await watch.__aexit__()
+        return Counter({stage: number // 10 for stage, number in counted.items()})
+
+    await guard(f"apiserver-event-{what.replace(' ', '-')}", work, items=10)
+
+
+async def test_applying_an_object_with_managed_fields_costs_what_it_did() -> None:
+    async def work(items: int) -> Mapping[str, int]:
+        async with EmbeddedAPIServer(seed=1) as server, _Connection(server) as connection:
+            path = f"{_MAPS}/m0?fieldManager=guard"
+
+            async def apply(number: int, status: int) -> None:
+                body = {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "metadata": {"name": "m0"},
+                    "data": {"n": str(number)},
+                }
+                await connection.ask("PATCH", path, body, "apply-patch+yaml", status)
+
+            await apply(-1, 201)
+            with calls() as counted:
+                for number in range(items):
+                    await apply(number, 200)
+            stored = json.loads(await connection.ask("GET", f"{_MAPS}/m0"))
+            assert stored["metadata"]["managedFields"][0]["operation"] == "Apply"
+        return counted
+
+    await guard("apiserver-object-applied", work, items=20)

@@ -77,3 +77,19 @@ async def test_an_event_of_a_watch_costs_what_it_did() -> None:
         return counted
 
     await guard("client-event", work)
+
+
+async def test_a_request_by_tls_costs_what_it_did() -> None:
+    """Connections are aiofastnet's, whose TLS makes no Python calls of its own."""
+
+    async def work(items: int) -> Mapping[str, int]:
+        with APIServer(seed=1, tls=True) as server:
+            async with Client(server.config) as client:
+                await client.create(_configmap(-1))
+                await client.get("configmaps", "m-1", "default")
+                with calls() as counted:
+                    for _ in range(items):
+                        await client.get("configmaps", "m-1", "default")
+        return counted
+
+    await guard("client-get-tls", work, items=20)
