@@ -304,3 +304,99 @@ async def test_a_browser_keeps_rows_searches_while_held_and_shows_objects(tmp_pa
         await tab.until("document.querySelectorAll('#object-box ol li').length === 4")
         assert "object=pods%2Fshop%2Fweb-1" in await tab.evaluate("location.search")
         assert tab.complaints == []
+
+
+@pytest.mark.proof
+@pytest.mark.needs("chromium")
+async def test_a_browser_tells_arrays_and_objects_as_trees_of_all_levels(tmp_path: Path) -> None:
+    page = Page("pods", Printer(), Clock())
+    old = {"a": [{"b": {"c": 1, "d": [1, 2]}, "e": "x"}], "f": {"g": {"h": 1}}}
+    new = {
+        "a": [{"b": {"c": 2, "d": [1, 3, {"k": None}]}, "e": "y"}],
+        "f": {"g": {"h": 2}},
+        "l": [],
+    }
+    change = Observation(
+        ObservationType.UPDATED,
+        "shop/web-1",
+        _object(2, spec=new),
+        old=_object(1, spec=old),
+        resource="pods",
+    )
+    async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
+        await tab.until("document.querySelector('#link')?.textContent === 'live'")
+        page.told(change, "Updated")
+        await tab.until("document.querySelectorAll('#changes li').length === 1")
+        lines = await tab.evaluate(
+            "[...document.querySelectorAll('#changes .fields > div')].map((line) => "
+            "`${Math.round(parseFloat(line.style.paddingLeft) / 1.2)} ${line.textContent}`)"
+        )
+        assert lines == [
+            "0 spec:",
+            "1 a[0]:",
+            "2 b:",
+            "3 c: 1 → 2",
+            "3 d:",
+            "4 [1]: 2 → 3",
+            "4 [2].k: + null",
+            '2 e: "x" → "y"',
+            "1 f.g.h: 1 → 2",
+            "1 l: + []",
+        ]
+        assert tab.complaints == []
+
+
+@pytest.mark.proof
+@pytest.mark.needs("chromium")
+async def test_a_browser_does_a_bounded_work_in_each_turn_of_a_storm(tmp_path: Path) -> None:
+    """What takes time in a frame is counted: rows made, and nodes on the page."""
+    page = Page("pods", Printer(), Clock())
+    async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
+        await tab.until("document.querySelector('#link')?.textContent === 'live'")
+        await tab.evaluate(
+            "window.most = 0; const make = row, turn = show; let made = 0;"
+            "row = (group) => { made++; return make(group); };"
+            "show = () => { made = 0; turn(); most = Math.max(most, made); }; setInterval(show, 20)"
+        )
+        nodes = []
+        for count in (2_000, 8_000):
+            for number in range(count):
+                meta = {"name": f"web-{number}", "namespace": "shop", "resourceVersion": "2"}
+                obj = Object.from_dict({"kind": "Pod", "apiVersion": "v1", "metadata": meta})
+                seen = Observation(ObservationType.ADDED, obj.key, obj, resource="pods")
+                page.told(seen, "Added")
+                if not number % 100:
+                    await asyncio.sleep(0)  # lets the page's stream be written
+            await tab.until(
+                f"document.querySelector('#changes li')?.innerText.includes('web-{count - 1}')"
+            )
+            await tab.until("!dirty")
+            nodes.append(await tab.evaluate("document.querySelectorAll('*').length"))
+        assert 0 < await tab.evaluate("most") <= await tab.evaluate("A_TURN")
+        assert await tab.evaluate("document.querySelectorAll('#changes li').length") == 120
+        assert nodes[1] == nodes[0]
+        assert await tab.evaluate("groups.length <= 2 * KEEP && latest.size <= 2 * KEEP")
+        assert tab.complaints == []
+
+
+@pytest.mark.proof
+@pytest.mark.needs("chromium")
+async def test_every_control_of_the_page_has_a_role_and_a_name(tmp_path: Path) -> None:
+    page = Page("pods, nodes", Printer(), Clock())
+    async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
+        await tab.until("document.querySelector('#link')?.textContent === 'live'")
+        page.told(_update(spec="after"), "Updated")
+        page.started(1, _update(), ["./bad.sh"])
+        page.ended(1, Outcome(3, seconds=0.5))
+        await tab.until("document.querySelectorAll('#changes li, #failed details').length === 2")
+        nodes = (await tab.call("Accessibility.getFullAXTree"))["nodes"]
+        found = [
+            (node["role"]["value"], node["name"]["value"])
+            for node in nodes
+            if not node["ignored"] and "name" in node
+        ]
+        controls = {"button", "combobox", "searchbox", "link", "image", "search", "region"}
+        nameless = [role for role, name in found if role in controls - {"search"} and not name]
+        assert nameless == []
+        assert {role for role, _ in found} >= controls | {"heading", "list", "listitem", "status"}
+        assert {name for role, name in found if role == "region"} >= {"Changes"}
