@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from listwatch.objects.json_values import (
     BROKEN,
     Identity,
+    UTF8Check,
     ValueEnd,
     identity,
     is_utf8,
@@ -205,21 +206,32 @@ def test_what_was_mended_is_json(parts: list[bytes]) -> None:
     json.loads(mend(b'"' + b"".join(parts) + b'"')).encode()
 
 
-@given(
-    st.lists(
-        st.sampled_from([b"a" * 300, b"a" * 511, "é→😀".encode(), b"\xc3", b"\xe2\x86", b"\x80"])
-        | st.binary(max_size=5),
-        max_size=12,
-    )
-)
-@example([b"a" * 1023, b"\xc3", b"a" * 1024])  # cut within a character
-@example([b"a" * 1023, "é".encode(), b"a" * 1023])
-def test_bytes_are_utf8_exactly_if_they_can_be_decoded(parts: list[bytes]) -> None:
+texts = st.lists(
+    st.sampled_from([b"a" * 300, b"a" * 511, "é→😀".encode(), b"\xc3", b"\xe2\x86", b"\x80"])
+    | st.binary(max_size=5),
+    max_size=12,
+).map(b"".join)
+
+
+@given(texts)
+@example(b"a" * 1023 + b"\xc3" + b"a" * 1024)  # cut within a character
+@example(b"a" * 1023 + "é".encode() + b"a" * 1023)
+def test_bytes_are_utf8_exactly_if_they_can_be_decoded(data: bytes) -> None:
     """Wherever the non-ASCII characters are, whole or cut in half."""
-    data = b"".join(parts)
+    assert is_utf8(data) is _can_be_decoded(data)
+
+
+@given(st.lists(texts, max_size=5))
+@example([b"a" * 600 + "é".encode() + b"a" * 600, b"\xc3" + b"a" * 600 + "é".encode()])
+@example([b"a" * 600 + "é".encode(), b"a" * 700 + b"\xe2\x86", b"a" * 699 + b"\xe2\x86"])
+def test_a_check_of_several_bytes_says_the_same(several: list[bytes]) -> None:
+    check = UTF8Check()
+    assert [check(data) for data in several] == [_can_be_decoded(data) for data in several]
+
+
+def _can_be_decoded(data: bytes) -> bool:
     try:
         data.decode()
     except UnicodeDecodeError:
-        assert not is_utf8(data)
-    else:
-        assert is_utf8(data)
+        return False
+    return True

@@ -34,8 +34,10 @@ _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]").search
 _NO_UTF8 = re.compile("[\udc80-\udcff]")
 
 _QUOTE: Final = 0x22
-#: Below this size, checking for ASCII is not worth it.
+#: Below this size, looking for a smaller part that is not ASCII is not worth it,
 _SHORT: Final = 512
+#: unless similar data follow, in which such text may have moved by this much.
+_SHORTEST: Final = 64
 _OPENING = frozenset(b"[{")
 _NO_CONTROLS = bytes(max(byte, 0x20) for byte in range(256))
 _raw = msgspec.json.Decoder(msgspec.Raw).decode
@@ -234,21 +236,44 @@ def mend(data: bytes) -> bytes:
 
 
 def is_utf8(data: bytes) -> bool:
-    """Return whether bytes are UTF-8, at hardly more than the cost of an ASCII check.
+    """Return whether bytes are UTF-8, at hardly more than the cost of an ASCII check."""
+    return UTF8Check()(data)
 
-    Non-ASCII text mostly stands close together, so only one part is decoded: next to ASCII, no
-    character can cross the part's boundary.
+
+class UTF8Check:
+    """Returns whether bytes are UTF-8; fastest if similar ones are checked one after the other.
+
+    Non-ASCII text mostly stands close together, and at about the same place in similar objects, so
+    only one part is decoded: next to ASCII, no character can cross the part's boundary.
     """
-    begin, end = 0, len(data)
-    while end > _SHORT and data[(half := end >> 1) : end].isascii():
-        end = half
-    while end - begin > _SHORT and data[begin : (half := (begin + end) >> 1)].isascii():
-        begin = half
-    try:
-        data[begin:end].decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+
+    __slots__ = ("_part",)
+
+    def __init__(self) -> None:
+        #: Begin and end of the part, one value so that threads can't mix two.
+        self._part = (0, 0)
+
+    def __call__(self, data: bytes) -> bool:
+        """Return whether these bytes are UTF-8."""
+        begin, end = self._part
+        if not (data[end:].isascii() and data[:begin].isascii()):
+            begin, end = self._find(data)
+        try:
+            data[begin:end].decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    def _find(self, data: bytes) -> tuple[int, int]:
+        begin, end = 0, len(data)
+        while end > _SHORT and data[(half := end >> 1) : end].isascii():
+            end = half
+        while end - begin > _SHORT and data[begin : (half := (begin + end) >> 1)].isascii():
+            begin = half
+        while end - begin > _SHORTEST and data[(half := (begin + end) >> 1) : end].isascii():
+            end = half
+        self._part = max(0, begin - _SHORTEST), end + _SHORTEST
+        return self._part
 
 
 def _unhalve(match: re.Match[bytes]) -> bytes:

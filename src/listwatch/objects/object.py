@@ -23,7 +23,7 @@ from msgspec.structs import force_setattr
 
 from listwatch.errors import ListWatchError
 from listwatch.objects.field_types import holds_bytes, subclass_namespace
-from listwatch.objects.json_values import identity, is_utf8, mend
+from listwatch.objects.json_values import UTF8Check, identity, mend
 from listwatch.objects.managed_fields import cut_managed_fields
 from listwatch.objects.metadata import (
     NO_RAW,
@@ -362,6 +362,7 @@ class ObjectDecoder:
         # Strings common to many objects, which share one copy of each.
         self._words: dict[str, str] = {}
         self._point = Places().point
+        self._is_utf8 = UTF8Check()
 
     def __call__(self, raw: bytes, kind: str = "", api_version: str = "") -> Object:
         """Decode one object.
@@ -412,7 +413,7 @@ class ObjectDecoder:
         else:
             raw = data if end - begin == len(data) and data.__class__ is bytes else bytes(part)
         # The decoder does not check text that it skips.
-        if not (raw.isascii() or is_utf8(raw)):
+        if not (raw.isascii() or self._is_utf8(raw)):
             mended = mend(raw)
             return self.decode_part(mended, 0, len(mended), kind, api_version)
         words = self._words
