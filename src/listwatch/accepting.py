@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
 from listwatch.clock import Clock, Timer
@@ -285,6 +285,25 @@ async def accepting_at(
     finally:
         for acceptor in acceptors:
             await acceptor.aclose()
+
+
+@contextlib.contextmanager
+def kept_from_others(host: str, port: int) -> Iterator[None]:
+    """Let no other program get a port within the block; connections to it are refused.
+
+    Has no effect if the port can't be bound.
+
+    Args:
+        host: an address.
+        port: the port.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as sock:
+        # Connections of the former listener may still be closing.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            sock.bind((host, port))
+        yield
 
 
 async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:

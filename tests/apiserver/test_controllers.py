@@ -192,7 +192,7 @@ async def test_a_namespace_of_many_objects_is_emptied_between_other_requests(
         answer = await client.call("GET", "/api/v1/namespaces/full")
         return is_gone(answer)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while left := len(bucket.current("full")):
             seen.add(left)
             await asyncio.sleep(0)

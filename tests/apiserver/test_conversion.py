@@ -91,7 +91,7 @@ _BOTH = [_version("v1", storage=True), _version("v2", storage=False)]
 async def _define(client: Client, definition: Object) -> None:
     await client.create(definition)
     name = definition["metadata"]["name"]
-    await client.wait_for("customresourcedefinitions", name, "Established", seconds=10)
+    await client.wait_for("customresourcedefinitions", name, "Established", seconds=40)
 
 
 async def test_each_version_shows_an_object_in_its_own_form(

@@ -23,7 +23,7 @@ from listwatch.testing import eventually
 
 pytestmark = pytest.mark.skipif(
     bool(os.environ.get("LISTWATCH_TEST_LOOP")),
-    reason="counts what asyncio's own selector looks at",
+    reason="counts what asyncio's own selector looks at: run it without LISTWATCH_TEST_LOOP",
 )
 
 _PODS = "/api/v1/namespaces/default/pods"

@@ -1,4 +1,5 @@
 import asyncio
+import http.client
 import json
 import os
 import random
@@ -191,7 +192,7 @@ def _request(url: str, method: str, path: str, body: Any = None) -> Any:
         data=None if body is None else json.dumps(body).encode(),
         headers={"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+    with urllib.request.urlopen(request, timeout=50) as answer:  # noqa: S310 - as above
         return json.load(answer)
 
 
@@ -204,10 +205,10 @@ def _write_until_killed(url: str, process: "subprocess.Popen[str]", after: int) 
         name = f"m{process.pid}-{number}"
         try:
             made = _request(url, "POST", MAPS, {"metadata": {"name": name}})
-        except OSError:
+        except (OSError, http.client.HTTPException):  # cut off before or within its response
             break
         acknowledged[name] = made["metadata"]["resourceVersion"]
-    process.wait(10)
+    process.wait(50)
     return acknowledged
 
 

@@ -19,7 +19,7 @@ async def test_a_connection_that_comes_in_as_the_server_stops_is_closed(turns: i
         client = socket.create_connection((server.host, server.port))
         for _ in range(turns):
             await asyncio.sleep(0)
-    client.settimeout(5)
+    client.settimeout(40)
     with client, contextlib.suppress(ConnectionResetError):
         assert client.recv(1) == b""
 
@@ -53,7 +53,7 @@ async def test_at_the_limit_of_open_files_it_answers_who_is_there_and_then_every
             assert [record.levelname for record in caplog.records] == ["WARNING"]
             assert f"port {server.port} of 127.0.0.1 accepts no connections" in caplog.text
             await clock.advance(1)
-            late.settimeout(5)
+            late.settimeout(40)
             answer = await asyncio.to_thread(late.recv, 4096)
             assert answer.startswith(b"HTTP/1.1 200 OK")
 

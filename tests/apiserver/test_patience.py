@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,8 +19,6 @@ from listwatch.testing import eventually
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 MAPS = f"{CORE}/configmaps"
-#: Thread names of the event loops' executors.
-EXECUTORS = ("asyncio_", "uvloop_")
 NUMBERS = "[" + ",".join(["1"] * 150) + "]"
 #: Costs a good part of the limit of one expression.
 DEAR = f"{NUMBERS}.all(a, {NUMBERS}.all(b, a + b == 2))"
@@ -44,6 +42,32 @@ async def client() -> AsyncIterator[Client]:
         yield client
 
 
+class Held:
+    """Holds what is to run in threads, from its beginning until the release."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.has_begun = asyncio.Event()
+        self.release = threading.Event()
+        to_thread = asyncio.to_thread
+
+        async def hold(work: Callable[[], Any]) -> Any:
+            def run() -> Any:
+                assert self.release.wait(50)
+                return work()
+
+            self.has_begun.set()
+            return await to_thread(run)
+
+        monkeypatch.setattr(asyncio, "to_thread", hold)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    held = Held(monkeypatch)
+    yield held
+    held.release.set()
+
+
 async def bind(client: Client, kind: str, spec: dict[str, Any], **binding: Any) -> None:
     spec = {"matchConstraints": RULES, **spec}
     await client.create(f"{GROUP}/{kind}admissionpolicies", "p", spec=spec)
@@ -51,13 +75,14 @@ async def bind(client: Client, kind: str, spec: dict[str, Any], **binding: Any) 
     await client.create(f"{GROUP}/{kind}admissionpolicybindings", "b", spec=bound)
 
 
-async def test_others_are_answered_while_a_policy_takes_long(client: Client) -> None:
+async def test_others_are_answered_while_a_policy_takes_long(client: Client, held: Held) -> None:
     validations = [{"expression": DEAR}] * 2
     await bind(client, "validating", {"validations": validations}, validationActions=["Deny"])
     long = asyncio.create_task(client.create(MAPS, "a"))
-    await in_a_thread(client)
+    await held.has_begun.wait()
     await client.call("GET", MAPS, expect=200)
     assert not long.done()
+    held.release.set()
     assert (await long)["metadata"]["name"] == "a"
 
 
@@ -87,23 +112,19 @@ async def test_a_mutation_that_waited_is_applied_once(client: Client) -> None:
 LONG = "object.metadata.name != 'x'" + " && true" * 2_000
 
 
-async def in_a_thread(client: Client) -> None:
-    """Wait until a thread works on something; other requests are answered meanwhile."""
-    async with asyncio.timeout(20):
-        while not any(each.name.startswith(EXECUTORS) for each in threading.enumerate()):
-            await client.call("GET", "/version", expect=200)
-
-
-async def test_a_policy_that_is_long_to_compile_is_made_and_holds_up_nobody(client: Client) -> None:
+async def test_a_policy_that_is_long_to_compile_is_made_and_holds_up_nobody(
+    client: Client, held: Held
+) -> None:
     body = {
         "metadata": {"name": "p"},
         "spec": {"matchConstraints": RULES, "validations": [{"expression": LONG}]},
     }
     path = f"{GROUP}/validatingadmissionpolicies"
     long = asyncio.create_task(client.call("POST", path, body, expect=201))
-    await in_a_thread(client)
-    assert not long.done()
+    await held.has_begun.wait()
     await client.call("GET", MAPS, expect=200)
+    assert not long.done()
+    held.release.set()
     await long
     bound = {"policyName": "p", "validationActions": ["Deny"]}
     await client.create(f"{GROUP}/validatingadmissionpolicybindings", "b", spec=bound)
@@ -191,11 +212,13 @@ async def test_rules_that_are_long_to_compile_are_compiled_in_threads(
     assert len(threads) == 2
 
 
-async def test_others_are_answered_while_rules_are_compiled(client: Client) -> None:
+async def test_others_are_answered_while_rules_are_compiled(client: Client, held: Held) -> None:
     body = definition("self.a != 'x'" + " && true" * 2_000)
     long = asyncio.create_task(client.call("POST", DEFINITIONS, body, expect=201))
-    await in_a_thread(client)
+    await held.has_begun.wait()
+    await client.call("GET", MAPS, expect=200)
     assert not long.done()
+    held.release.set()
     await long
 
 

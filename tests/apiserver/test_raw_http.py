@@ -41,7 +41,7 @@ class _Raw:
                 await writer.drain()
                 if half_close:
                     writer.write_eof()
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(40):
                     return await reader.read(65536)
             return b""
         finally:

@@ -31,7 +31,7 @@ def at_once(work: Callable[[int], object]) -> None:
     start = threading.Barrier(_THREADS)
 
     def run(number: int) -> None:
-        start.wait(10)
+        start.wait(50)
         work(number)
 
     with ThreadPoolExecutor(_THREADS) as pool:

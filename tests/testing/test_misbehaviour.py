@@ -11,7 +11,7 @@ from api_client import CORE
 from api_client import Client as Bare
 from listwatch import ConflictError, DisconnectedError, NotFoundError, UnauthorizedError
 from listwatch.apiserver.http.request_log import RequestLog
-from listwatch.testing import APIServer, Fault, RecordedRequest, eventually
+from listwatch.testing import APIServer, FakeClock, Fault, RecordedRequest, eventually
 
 MAPS = f"{CORE}/configmaps"
 
@@ -63,14 +63,16 @@ def test_a_fault_after_the_commit_says_what_comes_instead() -> None:
 # -- slow admission --------------------------------------------------------------------------
 
 
-async def test_others_come_first_while_an_admission_is_slow(server: APIServer) -> None:
-    async with server.client() as client:
+async def test_others_come_first_while_an_admission_is_slow() -> None:
+    clock = FakeClock()
+    async with APIServer(seed=1, clock=clock) as server, server.client() as client:
         made = await client.create(config_map("a", n="0"))
         server.add_faults(Fault(verb="update", admission_delay=0.2))
         slow = asyncio.create_task(client.update({**made.to_dict(), "data": {"n": "slow"}}))
         await eventually(lambda: server.fault_hits, "the fault has hit")
         await client.patch("configmaps", "a", {"data": {"n": "fast"}}, namespace="default")
         assert not slow.done()
+        await clock.advance(0.2)
         with pytest.raises(ConflictError):
             await slow
 
@@ -86,14 +88,20 @@ async def test_a_slow_admission_stores_once(server: APIServer) -> None:
 # -- too many requests -----------------------------------------------------------------------
 
 
-async def test_requests_beyond_the_limit_are_told_to_come_again(server: APIServer) -> None:
-    server.limit_in_flight(1)
-    server.add_faults(Fault(verb="get", name="slow", delay=0.3))
-    async with Bare(server.embedded) as client, Bare(server.embedded) as other:
+async def test_requests_beyond_the_limit_are_told_to_come_again() -> None:
+    clock = FakeClock()
+    async with (
+        APIServer(seed=1, clock=clock) as server,
+        Bare(server.embedded) as client,
+        Bare(server.embedded) as other,
+    ):
+        server.limit_in_flight(1)
+        server.add_faults(Fault(verb="get", name="slow", delay=0.3))
         slow = asyncio.create_task(client.call("GET", f"{MAPS}/slow", expect=404))
         await eventually(lambda: server.fault_hits, "the fault has hit")
         text = await other.call("GET", MAPS, expect=429)
         assert text == "Too many requests, please try again later.\n"
+        await clock.advance(0.3)
         await slow
         await other.call("GET", MAPS, expect=200)
         server.limit_in_flight(0)

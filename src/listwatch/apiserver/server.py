@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from listwatch.accepting import kept_from_others
 from listwatch.apiserver.access.asked_rights import AskedRight, AskedRights
 from listwatch.apiserver.access.auth import Access
 from listwatch.apiserver.access.escalation import Escalation
@@ -342,7 +343,8 @@ class EmbeddedAPIServer:
         """
         await self._halt()
         if downtime > 0:
-            await self._clock.sleep(downtime)
+            with kept_from_others(self.host, self.port):
+                await self._clock.sleep(downtime)
         await self.start()
 
     def restart_soon(self, *, downtime: float = 0.0) -> None:

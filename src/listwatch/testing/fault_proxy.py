@@ -20,6 +20,7 @@ from listwatch.errors import (
     TooManyRequestsError,
 )
 from listwatch.testing.passing_http import Answers, Place, Request, Requests
+from listwatch.testing.ports import free_port
 
 __all__ = ["FaultProxy", "FaultProxyStatistics", "Place", "Side"]
 
@@ -413,8 +414,11 @@ class FaultProxy:
     # Forwarding.
 
     def _listen(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listener = socket.create_server((self._host, self.port), family=family)
+        is_ipv6 = ":" in self._host
+        family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+        # Between `refuse` and `accept`, the system must not give the port to another program.
+        port = self.port or (0 if is_ipv6 else free_port())
+        listener = socket.create_server((self._host, port), family=family)
         if listener.getsockname()[1] == self._upstream[1]:
             with listener:  # the port of a server that is down: the proxy would connect to itself
                 return socket.create_server((self._host, 0), family=family)
