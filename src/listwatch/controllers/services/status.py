@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 #: Seconds that a running controller has to return its metrics.
-_SECONDS: Final = 5.0
+_SECONDS: Final = 10.0
 _LARGEST_ANSWER: Final = 64 * 1024 * 1024
 
 
