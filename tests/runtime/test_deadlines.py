@@ -157,6 +157,7 @@ async def test_a_cancellation_at_any_moment_leaves_no_coroutine_that_was_never_a
     caches = asyncio.ensure_future(world.caches.run())
     running = asyncio.ensure_future(world.reconciler.run())
     await world.clock.advance(1)
+    gc.collect()  # what others have left
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         world.reconciler.enqueue("ns/a")

@@ -35,7 +35,7 @@ async def test_each_object_is_cached_and_reconciled_by_the_replica_of_its_part(
         return app
 
     async def until(count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(45):
             while len(calls) < count:
                 news.clear()
                 await news.wait()

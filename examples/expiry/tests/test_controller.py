@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from listwatch import Client
+from listwatch import Client, Object
 from listwatch.runtime import Manager, load_app
 from listwatch.testing import APIServer, eventually
 
@@ -83,13 +83,26 @@ async def test_nothing_is_deleted_before_its_time_and_everything_soon_after(
         await eventually(is_told)
 
 
+async def annotate(client: Client, name: str, seconds: str | None) -> None:
+    changed = {"metadata": {"annotations": {"example.com/expire-after": seconds}}}
+    _ = await client.patch("configmaps", name, changed, "default")
+
+
+def two_seconds_from_now(obj: Object) -> str:
+    """Return an annotation, counted from the creation, however long ago that is."""
+    made = datetime.fromisoformat(obj["metadata"]["creationTimestamp"])
+    return str(int((datetime.now(UTC) - made).total_seconds()) + 2)
+
+
 async def test_the_annotation_of_the_moment_counts(apiserver: APIServer, client: Client) -> None:
-    for name, seconds in (("sooner", "3600"), ("corrected", "soon"), ("never", "2")):
-        _ = await client.create(config_map(name, seconds))
+    made = {
+        name: await client.create(config_map(name, seconds))
+        for name, seconds in (("sooner", "3600"), ("corrected", "soon"), ("never", "3600"))
+    }
     async with app_for(apiserver) as app:
-        for name, now in (("sooner", "0"), ("corrected", "0"), ("never", None)):
-            changed = {"metadata": {"annotations": {"example.com/expire-after": now}}}
-            _ = await client.patch("configmaps", name, changed, "default")
+        await annotate(client, "never", two_seconds_from_now(made["never"]))
+        for name, now in (("never", None), ("sooner", "0"), ("corrected", "0")):
+            await annotate(client, name, now)
         _ = await client.create(config_map("last", "3"))
 
         async def the_last_is_gone() -> bool:
@@ -105,8 +118,9 @@ async def test_the_annotation_of_the_moment_counts(apiserver: APIServer, client:
 async def test_a_successor_of_the_same_name_has_its_own_time(
     apiserver: APIServer, client: Client
 ) -> None:
-    first = await client.create(config_map("again", "2"))
+    first = await client.create(config_map("again", "3600"))
     async with app_for(apiserver):
+        await annotate(client, "again", two_seconds_from_now(first))
         _ = await client.delete("configmaps", "again", "default")
         second = await client.create(config_map("again", "3600"))
         _ = await client.create(config_map("last", "3"))
