@@ -129,7 +129,7 @@ class Handler:
         self.left = updates
         self.done = asyncio.Event()
         self.seconds: list[float] = []
-        self._timed = timed
+        self.timed = timed
 
     def on_add(self, obj: object, is_in_initial_list: bool) -> None:  # noqa: FBT001 - the protocol's
         """Ignore it."""
@@ -139,7 +139,7 @@ class Handler:
 
     def on_update(self, old: object, new: Any) -> None:  # noqa: ARG002 - the protocol's
         """Count it."""
-        if self._timed:
+        if self.timed:
             now = time.monotonic_ns()
             self.seconds.append((now - int(new["metadata"]["annotations"][_STAMP])) / 1e9)
         self.left -= 1

@@ -17,6 +17,8 @@ MODEST = {
     "queues_and_store": "--count 20000",
     "workqueues": "--waiting 100000",
     "informers": "--updates 20000 --events 300",
+    "tls": "--pods 5000 --updates 10000 --events 50 --runs 1",
+    "many_cores": "--updates 10000 --runs 1",
     "handlers": "--objects 10000 --handlers 1,10",
     "transport": "--count 10000 --runs 1",
     "sync": "--pods 10000 --updates 20000",
