@@ -59,7 +59,7 @@ class Feed:
 
     async def list(self, options: ListOptions) -> ObjectList:
         """Never called, because the watch has initial events."""
-        raise NotImplementedError(options)
+        raise AssertionError(options)
 
     @asynccontextmanager
     async def watch(self, options: WatchOptions) -> AsyncIterator[WatchStream]:

@@ -34,44 +34,44 @@ async def test_the_end_of_a_handler_waits_for_the_clean_up_of_its_call() -> None
         assert told == ["cleaned up"]
 
 
+class Blocking:
+    """A handler whose calls, on a thread, wait for the release."""
+
+    def __init__(self) -> None:
+        self.entered, self.release = threading.Event(), threading.Event()
+        self.told: list[str] = []
+
+    def __call__(self, obj: Object, _: bool) -> None:
+        self.entered.set()
+        assert self.release.wait(50)
+        self.told.append(obj.name)
+
+    async def has_begun(self) -> None:
+        assert await asyncio.to_thread(self.entered.wait, 50)
+
+
 async def test_the_end_of_a_threaded_handler_waits_for_the_call_on_its_thread() -> None:
-    scene = Scene(pod("a"), pod("b"))
-    entered, release = threading.Event(), threading.Event()
-    told: list[str] = []
-
-    def block(obj: Object, _: bool) -> None:
-        entered.set()
-        assert release.wait(20)
-        told.append(obj.name)
-
-    listener = scene.informer.add_handler(HandlerFuncs(block), threaded=True)
+    scene, handler = Scene(pod("a"), pod("b")), Blocking()
+    listener = scene.informer.add_handler(HandlerFuncs(handler), threaded=True)
     async with scene.informer:
-        assert await asyncio.to_thread(entered.wait, 20)
+        await handler.has_begun()
         closing = asyncio.ensure_future(listener.aclose())
         await scene.clock.settle()
         assert not closing.done()
-        release.set()
+        handler.release.set()
         await closing
-        assert told == ["a"]  # the other one is not wanted any more
+        assert handler.told == ["a"]  # the other one is not wanted any more
 
 
 async def test_a_threaded_call_can_be_awaited_after_its_informer_has_ended() -> None:
-    scene = Scene(pod("a"))
-    entered, release = threading.Event(), threading.Event()
-    told: list[str] = []
-
-    def block(obj: Object, _: bool) -> None:
-        entered.set()
-        assert release.wait(20)
-        told.append(obj.name)
-
-    listener = scene.informer.add_handler(HandlerFuncs(block), threaded=True)
+    scene, handler = Scene(pod("a")), Blocking()
+    listener = scene.informer.add_handler(HandlerFuncs(handler), threaded=True)
     async with scene.informer:
-        assert await asyncio.to_thread(entered.wait, 20)
-    assert told == []
-    release.set()
+        await handler.has_begun()
+    assert handler.told == []
+    handler.release.set()
     await listener.aclose()
-    assert told == ["a"]
+    assert handler.told == ["a"]
 
 
 async def test_a_cancelled_wait_leaves_the_handler_removed() -> None:

@@ -50,7 +50,10 @@ async def run(program: str, *arguments: str) -> Any:
     return json.loads(output)
 
 
-@pytest.mark.skipif(find_spec("httptools") is None, reason="without httptools aiohttp reads too")
+@pytest.mark.skipif(
+    find_spec("httptools") is None,
+    reason="without httptools aiohttp reads too: pip install httptools",
+)
 async def test_a_program_that_only_reads_never_loads_aiohttp(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "config"
     async with EmbeddedAPIServer() as server:

@@ -200,7 +200,9 @@ def test_the_mode_and_the_link_stay(mode: int, tmp_path: Path) -> None:
     assert link.is_symlink()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file away")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can give a file away: run the tests as root"
+)
 def test_the_owner_stays(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(block("a", "b"))

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,7 @@ COPIES = "copies"
 _SCRIPT = '#!/bin/sh\necho "$CHANGE $1/$2 $3" >> "$STORY"\n'
 
 
-class Consumer:
+class Consumer(ABC):
     """A kind of program: its processes, its proxy, and its story.
 
     Args:
@@ -70,9 +71,9 @@ class Consumer:
         await self.proxy.__aexit__(kind, error, traceback)
         self._log.close()
 
+    @abstractmethod
     def command(self) -> tuple[str, ...]:
         """Return the command to run."""
-        raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
         """Return its environment variables."""

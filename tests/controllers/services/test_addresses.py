@@ -36,7 +36,7 @@ class NoSockets(PoolProvider[LoadBalancer]):
         assert balancer.addresses
 
     def _figures_of(self, balancer: LoadBalancer) -> LoadBalancerFigures:
-        raise NotImplementedError
+        raise AssertionError(balancer)
 
     async def ensure(
         self, cluster: str, service: Service, nodes: Sequence[Node]

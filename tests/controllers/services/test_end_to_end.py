@@ -254,6 +254,8 @@ async def test_the_server_restarts_around_a_call_of_the_provider(call: str, mome
         async def restart() -> None:
             if not restarts:
                 restarts.append(asyncio.create_task(it.restart_server(0.3)))
+                # The server is mostly down then. If it still runs, or runs again, this is a
+                # restart a little later or earlier, after which all must be in order too.
                 await asyncio.sleep(0.05)
 
         setattr(it.provider, moment, lambda name: restart() if name == call else None)
@@ -329,7 +331,7 @@ async def test_any_mix_of_faults_ends_in_order(seed: int) -> None:
             roll = chance.random()
             if roll < 0.15:
                 raise RuntimeError("no luck")
-            return asyncio.sleep(3 if roll < 0.2 else 0)
+            return asyncio.sleep(3 if roll < 0.2 else 0)  # longer than the controller's patience
 
         it.provider.before = it.provider.after = trouble
         names = [f"s{n}" for n in range(12)]
@@ -353,7 +355,7 @@ async def test_any_mix_of_faults_ends_in_order(seed: int) -> None:
                 await it.restart_server(0.05)
             elif roll < 0.18:
                 it.server.compact()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # so that actions meet calls under way, not only their queue
         it.provider.before = it.provider.after = lambda _call: None
         proxy.heal()
 

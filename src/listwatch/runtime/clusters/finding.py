@@ -51,13 +51,13 @@ def polled(
         every: seconds between two calls.
         clock: the time.
     """
-    time = clock or Clock()
+    pause = (clock or Clock()).sleep
 
     async def find(_: "Client") -> AsyncIterator[Mapping[str, Config]]:
         while True:
             found = function()
             yield await found if inspect.isawaitable(found) else found
-            await time.sleep(every)
+            await pause(every)
 
     return find
 
@@ -75,7 +75,7 @@ def in_kubeconfig(
         every: seconds between two looks at the file.
         clock: the time.
     """
-    time = clock or Clock()
+    pause = (clock or Clock()).sleep
     chosen = re.compile(contexts or ".*")
 
     def read() -> Mapping[str, Config]:
@@ -99,7 +99,7 @@ def in_kubeconfig(
             if seen != (stat.st_mtime_ns, stat.st_size):
                 yield await asyncio.to_thread(read)
                 seen = (stat.st_mtime_ns, stat.st_size)
-            await time.sleep(every)
+            await pause(every)
 
     return find
 

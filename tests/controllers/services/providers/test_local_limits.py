@@ -73,6 +73,7 @@ async def flood() -> None:
             for _ in range(20):
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
                     client.sendto(b"flood", address)
+            # So that the kernel keeps most of them: what is lost to a full buffer tests nothing.
             await asyncio.sleep(0.01)
         assert await ask_udp(address) == "one hello"
         assert await ask(address) == "two hello"
@@ -218,6 +219,7 @@ async def test_a_balancer_without_files_pauses_warns_once_and_goes_on(
             await eventually(lambda: it.provider.statistics().shortages)
             for _ in range(50):
                 await it.clock.advance(1)
+                # Connections are real: each attempt gets some real time to meet the shortage.
                 await asyncio.sleep(0.001)
             assert 1 <= it.provider.statistics().shortages <= 120
             warnings = [each for each in caplog.records if each.levelno >= logging.WARNING]
