@@ -30,6 +30,8 @@ PACKAGES = (
     "listwatch.webhooks",
     "listwatch.workqueue",
 )
+#: What a class has of these is as public as the class.
+_PRIVATE_BASES = frozenset({"DeclaresSources", "DeclaresWebhooks", "Reads", "ReportsEvents"})
 FILE = Path(__file__).parents[1] / "docs" / "public-names.txt"
 
 
@@ -117,8 +119,7 @@ def _members(kind: type) -> list[str]:
     found = []
     parts: dict[str, object] = {}
     for base in reversed(kind.__mro__):
-        # What a class has of a private base is as public as the class.
-        if base is kind or base.__name__ in {"DeclaresSources", "DeclaresWebhooks", "Reads"}:
+        if base is kind or base.__name__ in _PRIVATE_BASES:
             parts |= vars(base)
     for name, value in sorted(parts.items()):
         if name.startswith("_"):

@@ -1,5 +1,6 @@
 """Events as they are sent: what is reported, and the objects made of it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -66,40 +67,67 @@ def reference(obj: object, field_path: str = "") -> ObjectReference:
     return found
 
 
-def occurrence_of(
-    obj: object,
-    type: Literal["Normal", "Warning"],  # noqa: A002 - the field's name
-    reason: str,
-    message: str,
-    *,
-    action: str,
-    related: object,
-    field_path: str,
-    annotations: Mapping[str, str] | None,
-    clock: Clock,
-) -> Occurrence:
-    """Return what a caller of `EventRecorder.event` reports; see there.
+class ReportsEvents(ABC):
+    """The part of a recorder to which events are reported.
 
-    Raises:
-        ValueError: another type, or no reason.
-        ListWatchError: the object lacks kind, apiVersion or name.
-        TypeError: the object is of another type.
+    Args:
+        clock: the time.
     """
-    if type not in {"Normal", "Warning"} or not reason:
-        raise ValueError(
-            f"an event needs a reason and the type Normal or Warning, not {reason!r}, {type!r}"
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def event(
+        self,
+        obj: object,
+        type: Literal["Normal", "Warning"],  # noqa: A002 - the field's name
+        reason: str,
+        message: str,
+        *,
+        action: str = "",
+        related: object = None,
+        field_path: str = "",
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
+        """Report an event about an object.
+
+        Args:
+            obj: an `Object`, a mapping or an object of a resource type, with kind, apiVersion, name
+                and preferably a uid; or an `ObjectReference`.
+            type: "Normal" or "Warning".
+            reason: one word in CamelCase, for machines, such as "ScaledUp".
+            message: for people; cut after 1,024 bytes.
+            action: the action taken, in CamelCase; by default the reason.
+            related: another object that was involved.
+            field_path: the part of the object, such as "spec.containers{web}".
+            annotations: of the event, for machines.
+
+        Raises:
+            ValueError: another type, or no reason.
+            ListWatchError: the object lacks kind, apiVersion or name.
+            TypeError: the object is of another type.
+        """
+        if type not in {"Normal", "Warning"} or not reason:
+            raise ValueError(
+                f"an event needs a reason and the type Normal or Warning, not {reason!r}, {type!r}"
+            )
+        self._report(
+            Occurrence(
+                reference(obj, field_path),
+                type,
+                cut(reason, WORD_LIMIT),
+                cut(message, NOTE_LIMIT),
+                cut(action or reason, WORD_LIMIT),
+                reference(related) if related is not None else None,
+                self._clock.time(),
+                self._clock.now(),
+                dict(annotations or {}),
+            )
         )
-    return Occurrence(
-        reference(obj, field_path),
-        type,
-        cut(reason, WORD_LIMIT),
-        cut(message, NOTE_LIMIT),
-        cut(action or reason, WORD_LIMIT),
-        reference(related) if related is not None else None,
-        clock.time(),
-        clock.now(),
-        dict(annotations or {}),
-    )
+
+    @abstractmethod
+    def _report(self, occurrence: Occurrence) -> None:
+        """Take what was reported, without waiting."""
 
 
 def event_body(

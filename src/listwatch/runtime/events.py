@@ -26,10 +26,10 @@ from listwatch.printable import printable
 from listwatch.runtime.event_bodies import (
     WORD_LIMIT,
     Reporter,
+    ReportsEvents,
     count_patch,
     cut,
     event_body,
-    occurrence_of,
 )
 from listwatch.runtime.event_correlation import (
     Count,
@@ -109,7 +109,7 @@ class EventRecorderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     remembered: int
 
 
-class EventRecorder:
+class EventRecorder(ReportsEvents):
     """Writes events in the background.
 
     Any thread may call `event`, even before `run`. It never waits, and never raises for anything
@@ -163,7 +163,7 @@ class EventRecorder:
             EventRecorder(sink, component, instance=instance, api=api, limits=limits, clock=clock)
             for sink in more_sinks
         ]
-        self._clock = clock or Clock()
+        super().__init__(clock or Clock())
         self._flush_seconds = flush_seconds
         self._correlator = make_correlator(api, limits)
         # A deque's append and popleft are atomic, so any thread may report.
@@ -183,47 +183,7 @@ class EventRecorder:
         self._overflowed = 0
         self._failed = 0
 
-    def event(
-        self,
-        obj: object,
-        type: Literal["Normal", "Warning"],  # noqa: A002 - the field's name
-        reason: str,
-        message: str,
-        *,
-        action: str = "",
-        related: object = None,
-        field_path: str = "",
-        annotations: Mapping[str, str] | None = None,
-    ) -> None:
-        """Report an event about an object.
-
-        Args:
-            obj: an `Object`, a mapping or an object of a resource type, with kind, apiVersion, name
-                and preferably a uid; or an `ObjectReference`.
-            type: "Normal" or "Warning".
-            reason: one word in CamelCase, for machines, such as "ScaledUp".
-            message: for people; cut after 1,024 bytes.
-            action: the action taken, in CamelCase; by default the reason.
-            related: another object that was involved.
-            field_path: the part of the object, such as "spec.containers{web}".
-            annotations: of the event, for machines.
-
-        Raises:
-            ValueError: another type, or no reason.
-            ListWatchError: the object lacks kind, apiVersion or name.
-            TypeError: the object is of another type.
-        """
-        occurrence = occurrence_of(
-            obj,
-            type,
-            reason,
-            message,
-            action=action,
-            related=related,
-            field_path=field_path,
-            annotations=annotations,
-            clock=self._clock,
-        )
+    def _report(self, occurrence: Occurrence) -> None:
         self.accept(occurrence)
         for other in self._others:
             other.accept(occurrence)

@@ -1,20 +1,20 @@
 """A recorder of events for tests: what a real one would have written."""
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from listwatch.clock import Clock
-from listwatch.runtime.event_bodies import Reporter, count_patch, event_body, occurrence_of
+from listwatch.runtime.event_bodies import Reporter, ReportsEvents, count_patch, event_body
 from listwatch.runtime.event_correlation import (
     Count,
     Create,
     EventLimits,
+    Occurrence,
     WrittenEvent,
     make_correlator,
 )
 
 
-class FakeRecorder:
+class FakeRecorder(ReportsEvents):
     """Takes the place of an `EventRecorder`, and keeps its events in memory, at once.
 
     Repetitions are counted, similar messages combined and floods cut as by a real one. For one
@@ -35,43 +35,14 @@ class FakeRecorder:
         limits: EventLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
+        super().__init__(clock or Clock())
         self._reporter = Reporter(component, "fake", api)
-        self._clock = clock or Clock()
         self._correlator = make_correlator(api, limits)
         self._by_name: dict[str, dict[str, Any]] = {}
         #: Number of events that were dropped because there were too many.
         self.spam = 0
 
-    def event(
-        self,
-        obj: object,
-        type: Literal["Normal", "Warning"],  # noqa: A002 - the field's name
-        reason: str,
-        message: str,
-        *,
-        action: str = "",
-        related: object = None,
-        field_path: str = "",
-        annotations: Mapping[str, str] | None = None,
-    ) -> None:
-        """Report an event about an object; see `EventRecorder.event`.
-
-        Raises:
-            ValueError: another type, or no reason.
-            ListWatchError: the object lacks kind, apiVersion or name.
-            TypeError: the object is of another type.
-        """
-        occurrence = occurrence_of(
-            obj,
-            type,
-            reason,
-            message,
-            action=action,
-            related=related,
-            field_path=field_path,
-            annotations=annotations,
-            clock=self._clock,
-        )
+    def _report(self, occurrence: Occurrence) -> None:
         decision = self._correlator.decide(occurrence)
         if isinstance(decision, Create):
             self._create(decision)
