@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -89,10 +89,12 @@ class ObjectMeta(
         return MappingProxyType(_decode_labels(self._read(place))) if place else _NO_LABELS
 
     def _read(self, place: Any) -> bytes:
-        if place.__class__ is not int:
-            return cast("bytes", place)
-        begin: int = place >> _SIZE_BITS
-        return cast("bytes", self._source)[begin : begin + (place & _SIZE_MASK)]
+        value: bytes = place  # not `cast`, which is a call
+        if place.__class__ is int:
+            source: Any = self._source
+            begin = place >> _SIZE_BITS
+            value = source[begin : begin + (place & _SIZE_MASK)]
+        return value
 
     def _visible(self) -> tuple[object, ...]:
         return (
@@ -225,12 +227,13 @@ def select(objects: Iterable[M], selector: LabelSelector) -> list[M]:
     if matches is None:
         return [obj for obj in objects if selector.matches(obj.meta.labels)]
     selected: list[M] = []
+    source: Any  # not `cast`, which is a call
     for obj in objects:
         meta = obj.meta
         place: Any = meta._labels
         if place.__class__ is int:
             begin = place >> _SIZE_BITS
-            source = cast("bytes", meta._source)
+            source = meta._source
             matched = matches(source, begin, begin + (place & _SIZE_MASK))
         else:
             matched = selector.matches(meta.labels)
