@@ -25,7 +25,7 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=45))
         return self
 
     async def __aexit__(
@@ -82,7 +82,7 @@ class Client:
             yield response
 
 
-async def events(response: aiohttp.ClientResponse, count: int, seconds: float = 10.0) -> list[Any]:
+async def events(response: aiohttp.ClientResponse, count: int, seconds: float = 45.0) -> list[Any]:
     """Return the next events of a watch."""
     found: list[Any] = []
     async with asyncio.timeout(seconds):

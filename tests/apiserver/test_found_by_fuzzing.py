@@ -1,6 +1,7 @@
 """Findings of fuzzing and hostile requests, one test each."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -176,8 +177,9 @@ async def test_long_lists_are_merged_in_a_time_that_grows_as_they_do(client: Cli
     await client.create(MAPS, "a", metadata={"finalizers": old})
     patch = {"metadata": {"finalizers": new}}
     form = {"Content-Type": "application/strategic-merge-patch+json"}
-    async with asyncio.timeout(10):
-        made = await client.call("PATCH", f"{MAPS}/a", patch, headers=form, expect=200)
+    before = time.process_time()
+    made = await client.call("PATCH", f"{MAPS}/a", patch, headers=form, expect=200)
+    assert time.process_time() - before < 10
     assert made["metadata"]["finalizers"] == new + old
 
 
@@ -306,9 +308,10 @@ async def test_a_long_set_is_looked_through_once(client: Client) -> None:
     await client.call("POST", _DEFINITIONS, definition("sets", schema), expect=201)
     await client.call("GET", f"{_EXAMPLES}/sets", expect=200)
     body = {"apiVersion": "example.com/v1", "kind": "Sets", "metadata": {"name": "a"}}
-    async with asyncio.timeout(10):
-        numbers = [*range(60_000), 7]
-        refused = await client.call("POST", f"{_EXAMPLES}/sets", body | {"l": numbers}, expect=422)
+    numbers = [*range(60_000), 7]
+    before = time.process_time()
+    refused = await client.call("POST", f"{_EXAMPLES}/sets", body | {"l": numbers}, expect=422)
+    assert time.process_time() - before < 10
     assert [cause["field"] for cause in refused["details"]["causes"]] == ["l[60000]"]
 
 

@@ -293,7 +293,7 @@ class _Fuzzed:
         assert self._session is not None
         url = yarl.URL(self._server.url + path, encoded=False).with_query(options["query"])
         headers = {"Content-Type": options["kind"], "Accept": options["accept"]}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             async with self._session.request(method, url, data=body, headers=headers) as answer:
                 if "watch" in path:
                     return answer.status, ""

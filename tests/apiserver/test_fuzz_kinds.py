@@ -133,7 +133,7 @@ class _Kinds:
         body = None if method == "GET" else json.dumps({} if method == "DELETE" else obj)
         headers = {"Content-Type": kind, "Accept": pick.choice(_ACCEPTS)}
         async with (
-            asyncio.timeout(10),
+            asyncio.timeout(40),
             self._session.request(
                 method, self._server.url + target, data=body, headers=headers
             ) as answer,

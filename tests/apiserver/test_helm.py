@@ -134,7 +134,7 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
         assert server.stdout.readline().startswith("listening on ")
         yield Helm(home, config)
         server.terminate()
-        assert server.wait(10) == 0
+        assert server.wait(50) == 0
 
 
 def test_a_release_is_installed_with_its_definitions_and_hooks(helm: Helm) -> None:

@@ -86,7 +86,7 @@ class Kubectl:
     def run(self, *arguments: str, stdin: str = "", code: int = 0) -> str:
         """Run a command, check its exit code, and return its output."""
         process = self.start(*arguments)
-        out, err = process.communicate(stdin, timeout=30)
+        out, err = process.communicate(stdin, timeout=50)
         assert process.returncode == code, (arguments, out, err)
         out = out.replace(" from default namespace\n", "\n")  # only newer versions print it
         return out if code == 0 else out + err
@@ -122,7 +122,7 @@ def kubectl(
         assert server.stdout.readline().startswith("listening on ")
         yield Kubectl(components.path(request.param), config, home)
         server.terminate()
-        assert server.wait(10) == 0
+        assert server.wait(50) == 0
 
 
 def columns(table: str) -> list[list[str]]:
@@ -202,7 +202,7 @@ def test_a_wait_for_a_value_ends(kubectl: Kubectl) -> None:
     kubectl.since(23, "kubectl waits for a jsonpath")
     kubectl("apply -f -", _manifest("value"))
     assert "condition met" in kubectl(
-        "wait --for=jsonpath={.spec.replicas}=2 deployment/value --timeout=5s"
+        "wait --for=jsonpath={.spec.replicas}=2 deployment/value --timeout=45s"
     )
 
 
@@ -210,9 +210,9 @@ def test_waits_end_with_the_condition_the_deletion_or_the_time(kubectl: Kubectl)
     kubectl("run waited --image=i:1")
     ended = kubectl("wait --for=condition=Ready pod/waited --timeout=1s", code=1)
     assert "timed out waiting for the condition on pods/waited" in ended
-    wait = kubectl.start("wait", "--for=delete", "pod/waited", "--timeout=20s")
+    wait = kubectl.start("wait", "--for=delete", "pod/waited", "--timeout=45s")
     kubectl("delete pod waited --grace-period=0 --force")
-    out, err = wait.communicate(timeout=30)
+    out, err = wait.communicate(timeout=50)
     # The wait may begin after the deletion. Old kubectls then report NotFound or no matching
     # resources, depending on how far they got.
     begun_late = "(NotFound)" in err or "no matching resources found" in err
@@ -229,23 +229,25 @@ def test_deletions_cascade_and_wait(kubectl: Kubectl) -> None:
     assert forced == 'pod "p1" force deleted\n'
     kubectl("apply -f -", _manifest("fg"))
     kubectl("delete deployment fg --cascade=foreground")
-    kubectl("create configmap a1")
-    kubectl("create configmap a2")
-    assert kubectl("delete cm --all").count("deleted") == 2
+    kubectl("create namespace all")  # other tests have objects in the default one
+    kubectl("create configmap a1 -n all")
+    kubectl("create configmap a2 -n all")
+    assert kubectl("delete cm --all -n all").count("deleted") == 2
 
 
 def test_a_watch_prints_changes(kubectl: Kubectl) -> None:
-    kubectl("create configmap w0")
-    watch = kubectl.start("get", "configmaps", "-w", "-o", "name")
+    kubectl("create namespace watched")  # other tests have objects in the default one
+    kubectl("create configmap w0 -n watched")
+    watch = kubectl.start("get", "configmaps", "-n", "watched", "-w", "-o", "name")
     assert watch.stdout is not None
     # The watch starts at the version of the printed list, so it misses nothing after this.
     assert watch.stdout.readline() == "configmap/w0\n"
-    kubectl("create configmap w1")
+    kubectl("create configmap w1 -n watched")
     assert watch.stdout.readline() == "configmap/w1\n"
-    kubectl("delete configmap w1")
+    kubectl("delete configmap w1 -n watched")
     assert watch.stdout.readline() == "configmap/w1\n"
     watch.terminate()
-    watch.communicate(timeout=10)
+    watch.communicate(timeout=50)
 
 
 def test_discovery_and_explain_know_the_kinds(kubectl: Kubectl) -> None:
@@ -265,7 +267,7 @@ def test_discovery_and_explain_know_the_kinds(kubectl: Kubectl) -> None:
 
 def test_custom_resources_are_applied_explained_and_printed(kubectl: Kubectl) -> None:
     kubectl("apply -f -", _GADGETS)
-    kubectl("wait --for=condition=Established crd/gadgets.example.com --timeout=5s")
+    kubectl("wait --for=condition=Established crd/gadgets.example.com --timeout=45s")
     gadget = "apiVersion: example.com/v1\nkind: Gadget\nmetadata: {name: g1}\nspec: {size: 3}\n"
     assert kubectl("apply -f -", gadget) == "gadget.example.com/g1 created\n"
     assert kubectl("apply -f -", gadget) == "gadget.example.com/g1 unchanged\n"
@@ -343,7 +345,7 @@ def test_a_status_is_patched_through_its_subresource(kubectl: Kubectl) -> None:
     kubectl.run("patch", "deployment", "st", "--subresource=status", "--type=merge", "-p", patch)
     assert kubectl("get deployment st -o jsonpath={.status.readyReplicas}") == "2"
     assert columns(kubectl("get deployment st --no-headers"))[0][1] == "2/2"
-    kubectl("wait --for=jsonpath={.status.readyReplicas}=2 deployment/st --timeout=5s")
+    kubectl("wait --for=jsonpath={.status.readyReplicas}=2 deployment/st --timeout=45s")
 
 
 def test_a_pruning_apply_removes_what_is_no_longer_there(kubectl: Kubectl) -> None:

@@ -351,7 +351,7 @@ async def test_a_threaded_handler_may_block_its_own_thread() -> None:
 
     def block(obj: Object, _: bool) -> None:
         threads.add(threading.current_thread().name)
-        assert release.wait(20)
+        assert release.wait(50)
         told.append(obj.name)
         if obj.name == "b":
             raise ValueError("no b")
@@ -378,7 +378,7 @@ async def test_a_threaded_handler_that_hangs_holds_up_no_end() -> None:
 
     def block(_: Object, __: bool) -> None:
         entered.set()
-        release.wait(20)
+        release.wait(50)
 
     scene.informer.add_handler(HandlerFuncs(block), threaded=True)
     async with scene.informer:

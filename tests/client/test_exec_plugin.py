@@ -360,7 +360,7 @@ async def test_a_plugins_complaint_is_told_without_secrets(
 async def test_a_plugin_that_prints_without_end_is_ended_soon(plugin: Plugin, stream: str) -> None:
     plugin.does(f"while True: sys.{stream}.write('sw0rdfish' * 10000)")
     with pytest.raises(ConfigError, match="prints more than 1048576 bytes"):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             await ExecAuthenticator(plugin.config(), Clock()).credentials()
 
 
@@ -416,7 +416,7 @@ async def test_a_plugin_that_hangs_is_given_up_with_all_it_started(plugin: Plugi
         await clock.advance(61)
         with pytest.raises(ConfigError, match="has not ended within 60 s"):
             await asking
-        ended, _, _ = await asyncio.to_thread(select.select, [child], [], [], 10)
+        ended, _, _ = await asyncio.to_thread(select.select, [child], [], [], 50)
         assert ended == [child]
     finally:
         os.close(child)
@@ -439,7 +439,7 @@ async def test_a_process_that_a_plugin_leaves_behind_holds_up_and_leaves_open_no
     try:
         await clock.advance(61)
         with pytest.raises(ConfigError, match="has not ended within 60 s"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(50):
                 await asking
         await clock.settle()
         assert open_pipes() <= before

@@ -205,7 +205,7 @@ def test_when_the_loop_ends_a_waiting_thread_is_told() -> None:
 
     blocking = asyncio.run(main())
     with pytest.raises(QueueClosedError, match="work queue's event loop has stopped"):
-        outcome.result(10)
+        outcome.result(50)
     with pytest.raises(QueueClosedError, match="work queue's event loop is closed"):
         blocking.add("a")
     with pytest.raises(QueueClosedError, match="work queue's event loop is closed"):
@@ -214,7 +214,7 @@ def test_when_the_loop_ends_a_waiting_thread_is_told() -> None:
 
 def in_another_thread(function: Callable[[], T]) -> T:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result(10)
+        return pool.submit(function).result(50)
 
 
 def test_a_call_that_reaches_a_loop_in_its_last_moments_is_not_waited_for_forever(
@@ -235,7 +235,7 @@ def test_a_call_that_reaches_a_loop_in_its_last_moments_is_not_waited_for_foreve
         loop._ready.clear()  # type: ignore[attr-defined]  # it never runs
         loop.close()
         with pytest.raises(QueueClosedError, match="work queue's event loop is closed"):
-            forgetting.result(10)
+            forgetting.result(50)
 
 
 @pytest.mark.parametrize("kind", [WorkQueue, PriorityQueue])
@@ -251,9 +251,9 @@ async def test_an_interrupt_in_a_waiting_thread_takes_nothing(
 
     def interrupted(future: concurrent.futures.Future[str]) -> str:
         if moment == "with the item":
-            assert future.result(10) == "a"
+            assert future.result(50) == "a"
         reached.set()
-        go_on.wait(10)
+        go_on.wait(50)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(blocking, "_result", interrupted)
@@ -267,9 +267,9 @@ async def test_an_interrupt_in_a_waiting_thread_takes_nothing(
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         working = pool.submit(work)
         if moment == "before it starts":
-            reached.wait(10)
+            reached.wait(50)
             go_on.set()
-            working.result(10)
+            working.result(50)
         elif moment == "while it waits":
             await waits(queue)
         else:
@@ -353,7 +353,7 @@ async def test_threads_and_tasks_together_lose_nothing_and_never_share_an_item(
         await asyncio.gather(*(in_thread(ledger.produce, blocking, seed) for seed in (1, 3, 7)))
         while queue.statistics().waiting or queue.statistics().processing or len(queue):  # noqa: ASYNC110 - no event says that no item is left
             await asyncio.sleep(0)
-        assert await queue.shut_down_with_drain(20) is True
+        assert await queue.shut_down_with_drain(50) is True
     assert ledger.in_process == set()
     assert ledger.seen == ledger.added  # every item was worked on after it was last added
 

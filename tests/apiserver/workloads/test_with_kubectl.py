@@ -65,44 +65,44 @@ def kubectl(tmp_path: Path) -> Iterator[Kubectl]:
 
 def test_a_rollout_is_waited_for_shown_and_undone(kubectl: Kubectl) -> None:
     kubectl("apply -f -", WEB.format(kind="Deployment").replace("  serviceName: web\n", ""))
-    assert "successfully rolled out" in kubectl("rollout status deployment/web --timeout=20s")
-    kubectl("wait --for=condition=Available deployment/web --timeout=20s")
+    assert "successfully rolled out" in kubectl("rollout status deployment/web --timeout=45s")
+    kubectl("wait --for=condition=Available deployment/web --timeout=45s")
     kubectl("set image deployment/web web=web:2")
-    kubectl("rollout status deployment/web --timeout=20s")
+    kubectl("rollout status deployment/web --timeout=45s")
     assert kubectl("rollout history deployment/web").split()[-4:] == ["1", "<none>", "2", "<none>"]
     kubectl("rollout undo deployment/web")
-    kubectl("rollout status deployment/web --timeout=20s")
+    kubectl("rollout status deployment/web --timeout=45s")
     images = kubectl("get pods -l app=web -o jsonpath={..image}").split()
     assert set(images) == {"web:1"}
     kubectl("rollout restart deployment/web")
-    kubectl("rollout status deployment/web --timeout=20s")
+    kubectl("rollout status deployment/web --timeout=45s")
     ready = kubectl("get deployment web --no-headers").split()[1:4]
     assert ready == ["2/2", "2", "2"]
 
 
 def test_a_stateful_set_is_waited_for_and_undone(kubectl: Kubectl) -> None:
     kubectl("apply -f -", WEB.format(kind="StatefulSet"))
-    kubectl("rollout status statefulset/web --timeout=20s")
+    kubectl("rollout status statefulset/web --timeout=45s")
     kubectl("set image statefulset/web web=web:2")
     assert "roll out complete: 2 new pods" in kubectl(
-        "rollout status statefulset/web --timeout=20s"
+        "rollout status statefulset/web --timeout=45s"
     )
     kubectl("rollout undo statefulset/web")
-    kubectl("rollout status statefulset/web --timeout=20s")
+    kubectl("rollout status statefulset/web --timeout=45s")
     assert set(kubectl("get pods -o jsonpath={..image}").split()) == {"web:1"}
 
 
 def test_a_job_is_waited_for(kubectl: Kubectl) -> None:
     kubectl("create job sum --image=sum:1")
-    assert "condition met" in kubectl("wait --for=condition=Complete job/sum --timeout=20s")
+    assert "condition met" in kubectl("wait --for=condition=Complete job/sum --timeout=45s")
 
 
 def test_a_drained_node_has_no_pods_and_these_run_elsewhere(kubectl: Kubectl) -> None:
     kubectl.since(22, "kubectl evicts by a version of policy that servers still have")
     kubectl("create deployment web --image=web:1 --replicas=4")
-    kubectl("rollout status deployment/web --timeout=20s")
-    assert "node/node-0 drained" in kubectl("drain node-0 --timeout=20s")
-    kubectl("rollout status deployment/web --timeout=20s")
+    kubectl("rollout status deployment/web --timeout=45s")
+    assert "node/node-0 drained" in kubectl("drain node-0 --timeout=45s")
+    kubectl("rollout status deployment/web --timeout=45s")
     assert set(kubectl("get pods -o jsonpath={..nodeName}").split()) == {"node-1"}
     assert "SchedulingDisabled" in kubectl("get node node-0")
     kubectl("uncordon node-0")
@@ -111,6 +111,6 @@ def test_a_drained_node_has_no_pods_and_these_run_elsewhere(kubectl: Kubectl) ->
 def test_a_service_describes_its_endpoints(kubectl: Kubectl) -> None:
     kubectl("create deployment web --image=web:1")
     kubectl("expose deployment web --port=80 --target-port=8080")
-    kubectl("rollout status deployment/web --timeout=20s")
+    kubectl("rollout status deployment/web --timeout=45s")
     address = kubectl("get pods -o jsonpath={.items[0].status.podIP}")
     assert f"{address}:8080" in kubectl("describe service web")
