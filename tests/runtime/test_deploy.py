@@ -222,7 +222,7 @@ async def _end_a_build(root: Client) -> None:
         status = (await root.get("builds", "b", "default")).to_dict()["status"]
         return bool(status["phase"] == "Error")
 
-    await eventually(has_ended)
+    await eventually(has_ended, seconds=45)
 
 
 async def _balance_a_load(root: Client) -> None:
@@ -244,9 +244,9 @@ async def _balance_a_load(root: Client) -> None:
         found = (await root.list("services", "default")).items
         return "s" not in {obj.name for obj in found}
 
-    await eventually(has_address)
+    await eventually(has_address, seconds=45)
     _ = await root.delete("services", "s", "default")
-    await eventually(is_gone)
+    await eventually(is_gone, seconds=45)
 
 
 # A later list finds deletions before the first one.
