@@ -81,6 +81,13 @@ async def test_once_says_so_when_there_is_nothing(tmp_path: Path) -> None:
     assert state.err == "Nothing to sync, exiting immediately\n"
 
 
+async def test_once_names_the_names_that_nothing_has(tmp_path: Path) -> None:
+    async with observing(tmp_path, once=True, names=("127.0.0.1:0", "b")) as state:
+        await state.task
+    words = "Nothing to sync (nothing is named 127.0.0.1:0, b), exiting immediately\n"
+    assert state.err == words
+
+
 async def test_exit_after_ends_and_says_so(tmp_path: Path) -> None:
     async with observing(tmp_path, exit_after=0.05, exit_after_text="50ms") as state:
         await state.task

@@ -35,6 +35,7 @@ from listwatch.observe.output import OutputStream
 from listwatch.observe.reaction import Reaction
 from listwatch.observe.state import ResumingListWatch, StateFile, number_or_none, version_number
 from listwatch.observe.templates.template import TemplateError
+from listwatch.printable import printable
 
 if TYPE_CHECKING:
     from listwatch.observe.until import Until
@@ -253,7 +254,9 @@ class Observer:
         for feed in self._feeds:
             await feed.processed.wait()
         if not any(feed.listed for feed in self._feeds):
-            await self._err.write("Nothing to sync, exiting immediately\n")
+            names = ", ".join(self._options.names)
+            named = f" (nothing is named {printable(names)})" if names else ""
+            await self._err.write(f"Nothing to sync{named}, exiting immediately\n")
         self.stop()
 
     async def _stop_after(self, seconds: float) -> None:
