@@ -18,6 +18,7 @@ MODEST = {
     "workqueues": "--waiting 100000",
     "informers": "--updates 20000 --events 300",
     "tls": "--pods 5000 --updates 10000 --events 50 --runs 1",
+    "stages": "--runs 5",
     "many_cores": "--updates 10000 --runs 1",
     "handlers": "--objects 10000 --handlers 1,10",
     "transport": "--count 10000 --runs 1",

@@ -420,12 +420,15 @@ def tables(result: Mapping[str, Any]) -> str:
         f"| the limit: receive and decode | {floor['sync']:.2f} | {floor['update']:.1f} "
         f"| {floor['rate']:,.0f} | | | |"
     )
-    fast = best["plain, aiofastnet"]
+    fast, runs = best["plain, aiofastnet"], result["runs"]["plain, aiofastnet"]
+    size = min((run["sync"] for run in runs), key=lambda each: float(each["rss"]))
     lines += [
         "",
         (
             f"With aiofastnet, a plain sync costs {fast['sync'] / floor['sync']:.1f} times the "
-            f"limit, and an update {fast['update'] / floor['update']:.1f} times."
+            f"limit, and an update {fast['update'] / floor['update']:.1f} times. Then a process "
+            f"of {size['rss']:.0f} MB (peak {size['peak']:.0f} MB) holds {size['kept'] / 1e6:.0f} "
+            "MB of objects."
         ),
         "",
         f"| list in pages of {PAGE_PODS}, aiofastnet | identity, CPU s | gzip, CPU s |",

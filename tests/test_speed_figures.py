@@ -9,7 +9,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize(("name", "render"), [("tls", "tables"), ("many_cores", "table")])
+@pytest.mark.parametrize(
+    ("name", "render"), [("tls", "tables"), ("many_cores", "table"), ("stages", "table")]
+)
 def test_tables_of_figures_are_made_from_the_results(
     name: str, render: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
