@@ -40,7 +40,7 @@ class Tab:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    async def until(self, expression: str, seconds: float = 15) -> None:
+    async def until(self, expression: str, seconds: float = 45) -> None:
         await eventually(lambda: self.evaluate(expression), expression, seconds=seconds)
 
     async def size(self, width: int, height: int, *, dark: bool = False) -> None:

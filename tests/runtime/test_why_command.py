@@ -24,6 +24,7 @@ from listwatch.runtime.why import Answer, KeyState, Verdict
 from listwatch.runtime.why_command import Teller, ask, forwarded
 from listwatch.runtime.why_page import KeyAnswer, WhyDocument
 from listwatch.testing.waiting import eventually
+from listwatch.workqueue.rate_limiters import ItemExponentialFailureRateLimiter, RateLimiter
 from runtime.test_why import failed, story
 
 
@@ -41,7 +42,9 @@ async def test_a_manager_answers_with_what_it_did(
     server: EmbeddedAPIServer, client: Client
 ) -> None:
     app = Manager("app", config=Config(server=server.url))
-    maps = app.reconciler("maps").for_("configmaps", namespace="default")
+    # So few retries that the first reconcile stays in the history.
+    pace: RateLimiter[str] = ItemExponentialFailureRateLimiter(0.05, 1000.0)
+    maps = app.reconciler("maps", rate_limiter=pace).for_("configmaps", namespace="default")
     secret = "hunter2"
 
     @maps
