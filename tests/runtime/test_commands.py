@@ -221,7 +221,9 @@ async def test_run_runs_a_file_until_it_is_stopped(
             await process.wait()
     lines = [json.loads(line) for line in errors.splitlines()]
     assert "SIGTERM: stopping" in {line["message"] for line in lines}
-    assert all(line["level"] == "info" for line in lines), lines
+    # A machine that stands still in the middle of a step is told of too.
+    told = [line for line in lines if "held the event loop" not in line["message"]]
+    assert all(line["level"] == "info" for line in told), told
 
 
 @pytest.mark.parametrize(

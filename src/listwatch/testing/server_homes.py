@@ -29,8 +29,8 @@ from listwatch.errors import ConfigError, ListWatchError
 
 #: Seconds that a server in a separate process may take to start, on a busy machine.
 _START_LIMIT = 30.0
-#: Seconds that it may take to end before it is killed.
-_STOP_LIMIT = 5.0
+#: Seconds that it may then take to respond, or to end before it is killed.
+_STOP_LIMIT = 30.0
 
 
 class Home(Protocol):
