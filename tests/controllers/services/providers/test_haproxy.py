@@ -149,14 +149,13 @@ async def test_an_added_backend_is_like_those_of_the_configuration(affinity: str
             found = [tuple(row[name] for name in columns) for row in rows if row["check_status"]]
             return [row for row in found if row[3] == "UP" and row[7] == "L4OK"]
 
-        async def are_up() -> bool:
-            return len(await kinds()) == len(servers)
+        async def all_up() -> list[tuple[str, ...]]:
+            found = await kinds()
+            return found if len(found) == len(servers) else []
 
-        await eventually(are_up, "four healthy backends")
-        added = await kinds()
+        added = await eventually(all_up, "four healthy backends")
         await reload(provider, 1)
-        await eventually(are_up, "four healthy backends")
-        assert added == await kinds()
+        assert added == await eventually(all_up, "four healthy backends")
 
 
 async def test_connections_to_a_removed_backend_end_with_the_drain_time() -> None:
