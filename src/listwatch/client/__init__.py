@@ -44,14 +44,13 @@ if TYPE_CHECKING:
         tracing_hook,
     )
     from listwatch.client.waiting import (
-        Condition,
+        WaitCondition,
     )
 
 __all__ = [
     "HTTP",
     "Authenticator",
     "Client",
-    "Condition",
     "Config",
     "Credentials",
     "Discovery",
@@ -64,6 +63,7 @@ __all__ = [
     "RequestHook",
     "ResourceListWatch",
     "UnknownResourceError",
+    "WaitCondition",
     "client_of",
     "in_cluster_config",
     "load_config",
@@ -83,6 +83,6 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.client.kubeconfig": "in_cluster_config load_config parse_kubeconfig",
         "listwatch.client.list_watch": "ResourceListWatch",
         "listwatch.client.tracing": "tracing_hook",
-        "listwatch.client.waiting": "Condition",
+        "listwatch.client.waiting": "WaitCondition",
     },
 )

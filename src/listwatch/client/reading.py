@@ -14,7 +14,7 @@ from listwatch.client.http import HTTP
 from listwatch.client.list_watch import ResourceListWatch
 from listwatch.client.logs import log_lines
 from listwatch.client.resource import Resource
-from listwatch.client.waiting import Condition, accepts, conditions_of, remaining, wait_until
+from listwatch.client.waiting import WaitCondition, accepts, conditions_of, remaining, wait_until
 from listwatch.clock import Clock
 from listwatch.objects import Object, ObjectKey
 from listwatch.shard_range import ShardRange
@@ -223,7 +223,7 @@ class Reads:
         self,
         resource: Kind,
         name: str,
-        condition: Condition,
+        condition: WaitCondition,
         namespace: str | None = None,
         *,
         seconds: float | None = None,

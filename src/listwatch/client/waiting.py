@@ -10,7 +10,7 @@ from listwatch.errors import unwrap
 from listwatch.objects import Object, ObjectDecoder
 
 #: A condition, such as "Ready" or "Available=False", or a function called with each state.
-Condition: TypeAlias = str | Callable[[Object], object]
+WaitCondition: TypeAlias = str | Callable[[Object], object]
 
 
 async def wait_until(
@@ -93,7 +93,7 @@ async def wait_until(
     raise TimeoutError(f"{what}: not within {seconds:g} s; {why}")
 
 
-def accepts(condition: Condition) -> Callable[[Object | None], bool]:
+def accepts(condition: WaitCondition) -> Callable[[Object | None], bool]:
     """Return a function that checks whether a state of an object meets a condition.
 
     Raises:
