@@ -254,12 +254,14 @@ async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> N
         page.wrote(2, 2, b"<script>no route</script>")
         page.ended(2, Outcome(3, seconds=0.5))
         await tab.until("document.querySelectorAll('#changes li').length === 2")
-        text = await tab.evaluate("document.body.innerText")
-        assert 'spec: "before" → "after"' in text
+        words = [
+            'spec: "before" → "after"',
+            "./ok.sh shop web-1",
+            "./bad.sh shop web-1 — exit status 3",
+        ]
+        await tab.until(f"{json.dumps(words)}.every(w => document.body.innerText.includes(w))")
         shown = await tab.evaluate("document.querySelector('#changes .head').innerText")
         assert "pods" in shown  # named, because several are observed
-        assert "./ok.sh shop web-1" in text
-        assert "./bad.sh shop web-1 — exit status 3" in text
         output = await tab.evaluate("document.querySelector('#failed pre').textContent")
         await tab.evaluate("document.querySelector('#failed details').open = true")
         page.told(_update(spec="after"), "Updated")
