@@ -247,6 +247,8 @@ async def test_a_slow_reader_of_tiny_chunks_gets_all_of_them_by_tls(
     authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, fast: bool
 ) -> None:
     """Reading pauses with received bytes at hand, and the server sends no more."""
+    if fast:
+        pytest.importorskip("aiofastnet")
     monkeypatch.setattr(connection_pool, "_HAS_AIOFASTNET", fast)
     part = 40_000
     ready = asyncio.Event()

@@ -237,4 +237,4 @@ async def test_applying_an_object_with_managed_fields_costs_what_it_did() -> Non
             assert stored["metadata"]["managedFields"][0]["operation"] == "Apply"
         return counted
 
-    await guard("apiserver-object-applied", work, items=20)
+    await guard("apiserver-object-applied", work, items=10)
