@@ -256,6 +256,7 @@ def test_options_take_effect_whatever_the_file_does_with_them(tmp_path: Path, te
             "the program has its own client",
         ),
         ("app = Manager('x', health_port=None)", {"health_host": "::1"}, "give the port too"),
+        ("app = Manager('x', health_port=None)", {"ui": True}, "give the port too"),
         (
             "app = Manager('x', leader_election=LeaderElector(None, namespace='n', name='l'))",
             {"namespace": "other"},

@@ -133,7 +133,8 @@ async def test_the_page_answers_own_names_and_loads_nothing_from_elsewhere(
 async def test_other_machines_see_the_page_only_if_asked_for(
     server: EmbeddedAPIServer, ui: bool
 ) -> None:
-    app = make(server, ui=ui)
+    app = make(server, ui=not ui)
+    app.configure(ui=ui)
     pages = {page.path: page.anywhere for page in app._showing.pages()}
     assert pages == {"/debug/why": False, "/ui": ui, "/ui/state": ui, "/ui/key": ui}
 

@@ -121,6 +121,11 @@ def logging_options(command: Command) -> Command:
     type=click.IntRange(0, 65535),
     help="Port for health checks and metrics; 0 picks a free one.",
 )
+@click.option(
+    "--ui",
+    is_flag=True,
+    help="Serve the page /ui, which shows what each key went through, to other machines too.",
+)
 @logging_options
 def run_command(
     *,
@@ -132,6 +137,7 @@ def run_command(
     no_leader_election: bool,
     health_host: str | None,
     health_port: int | None,
+    ui: bool,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -147,6 +153,7 @@ def run_command(
         "namespace": lease_namespace,
         "health_host": health_host,
         "health_port": health_port,
+        "ui": ui or None,
     }
     defaults: dict[str, Any] = {}
     missing: ConfigError | None = None

@@ -334,6 +334,7 @@ class Manager(DeclaresWebhooks):
         namespace: str | None = None,
         health_host: str | None = None,
         health_port: int | None = None,
+        ui: bool | None = None,
         webhooks: WebhookOptions | None = None,
     ) -> None:
         """Change options from outside, as a command line does; None leaves an option as it is.
@@ -344,6 +345,7 @@ class Manager(DeclaresWebhooks):
             namespace: of the lease.
             health_host: the address of health and metrics.
             health_port: 0 for a free port.
+            ui: serve the page `/ui` to other machines, too.
             webhooks: how webhooks are served; in tests `WebhookOptions()`.
 
         Raises:
@@ -371,12 +373,14 @@ class Manager(DeclaresWebhooks):
             self.webhooks.options = webhooks
         if health_port is not None:
             self._showing.port = health_port
+        if (health_host is not None or ui) and self._showing.port is None:
+            raise ConfigError(
+                f"{self.name}: the program serves no health and metrics; give the port too"
+            )
         if health_host is not None:
-            if self._showing.port is None:
-                raise ConfigError(
-                    f"{self.name}: the program serves no health and metrics; give the port too"
-                )
             self._showing.host = health_host
+        if ui is not None:
+            self._showing.ui = ui
 
     def metrics(self, collect: "Callable[[], Iterable[Metric]]") -> None:
         """Serve these metric families of prometheus-client too; called at each scrape."""

@@ -63,7 +63,8 @@ class Showing:
         self.host = host
         #: Its port; 0 for a free one, None for no server.
         self.port = port
-        self._ui = ui
+        #: Serve the page also to other machines.
+        self.ui = ui
         self._parts = parts
         self._caches = caches
         self._reconcilers = reconcilers
@@ -121,9 +122,9 @@ class Showing:
         )
         return [
             Page(WHY_PATH, why.handle),
-            Page("/ui", ui.page, self._ui),
-            Page("/ui/state", ui.state, self._ui),
-            Page("/ui/key", why.handle, self._ui),
+            Page("/ui", ui.page, self.ui),
+            Page("/ui/state", ui.state, self.ui),
+            Page("/ui/key", why.handle, self.ui),
         ]
 
     def _leadership(self) -> Leadership:
