@@ -290,7 +290,9 @@ def test_a_state_that_no_diff_needs_is_not_kept(how: str) -> None:
 
 
 def test_the_size_counts_both_states_the_caches_the_versions_and_the_errors() -> None:
-    caches: list[Any] = [SimpleNamespace(name="widgets", version=str(n)) for n in range(100)]
+    caches: list[Any] = [
+        SimpleNamespace(read_at=CacheVersion("widgets", str(n))) for n in range(100)
+    ]
     story = History(caches, lambda _: None, max_bytes=10**6, clock=FakeClock())
     record = begin(story, "ns/a")
     assert record.size > begin(history(), "ns/a").size + 100 * 80

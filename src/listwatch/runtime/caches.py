@@ -17,6 +17,7 @@ from listwatch.cache.transform import TransformingDecoder
 from listwatch.clock import Clock
 from listwatch.objects import Object, ObjectDecoder
 from listwatch.runtime.cache_options import CacheDefaults
+from listwatch.runtime.reconcile_record import CacheVersion
 
 if TYPE_CHECKING:
     from listwatch.cache.list_watch import Decoder
@@ -94,6 +95,7 @@ class Cache:
         self._indexers: dict[str, IndexFunc] = {}
         self._decoder: Decoder | None = None
         self._informer: SharedInformer | None = None
+        self._read_at: CacheVersion | None = None
         self._started = clock.now()
         self._failing_since: float | None = None
 
@@ -125,6 +127,15 @@ class Cache:
         """The resource version up to which it is; empty before the first list."""
         informer = self._informer
         return "" if informer is None else informer.indexer.last_store_sync_resource_version
+
+    @property
+    def read_at(self) -> CacheVersion:
+        """Its name and version, for a record; the same one until the version changes."""
+        informer, known = self._informer, self._read_at
+        version = "" if informer is None else informer.indexer.last_store_sync_resource_version
+        if known is None or known.version != version:
+            known = self._read_at = CacheVersion(self.name, version)
+        return known
 
     @property
     def is_open(self) -> bool:
@@ -204,6 +215,7 @@ class Cache:
         """Create the informer if there is none yet."""
         if self._informer is not None:
             return
+        self._read_at = None  # it gets another name
         self._informer = factory.informer(
             self.selection.resource,
             self.selection.namespace,

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, deque
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -13,7 +14,6 @@ from listwatch.runtime.reconcile_record import (
     RECORD_BYTES,
     REQUEUE,
     RETRY,
-    CacheVersion,
     ReconcileRecord,
     Trigger,
 )
@@ -33,6 +33,9 @@ MAX_FAILURES: Final = 50
 HISTORY_BYTES: Final = 8 * 2**20
 #: From this many reconciles in a row that a key's own writes woke, it counts as hot.
 HOT_WAKES: Final = 5
+# Nothing was merged into the first trigger.
+_ALONE: Final = (0, None)
+_read_at: Final = attrgetter("read_at")
 
 
 class KeyHistory(msgspec.Struct, gc=False):
@@ -122,14 +125,14 @@ class History:
         """
         key = context.key
         trigger = self._first.pop(key, None)
-        merged, newest = self._merged.pop(key, (0, None))
+        merged, newest = self._merged.pop(key, _ALONE) if self._merged else _ALONE
         last = newest or trigger
         wakes_itself = False
         if last is not None and last.version:
             known = self._quiet.get(key) or self._troubled.get(key)
             if known is not None:
                 wakes_itself = last.version in known.records[-1].written
-        caches = tuple([CacheVersion(cache.name, cache.version) for cache in self._caches])
+        caches = tuple(map(_read_at, self._caches))
         record = self.running[key] = ReconcileRecord(
             id=context.id,
             key=key,

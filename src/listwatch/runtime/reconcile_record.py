@@ -179,19 +179,20 @@ class ReconcileRecord(msgspec.Struct, kw_only=True, gc=False):
         sent.code = code
         before, sent.before = sent.before, None
         # The size of a reconcile that has ended is already in its history's.
-        if self.result or not (sent.target.name or sent.is_write):
+        is_write = sent.verb not in _READS
+        if self.result or not (is_write or sent.target.name):
             return
         if not version:
             if (found := _VERSION.search(answer, 0, _HEAD_BYTES)) is None:
                 return
             version = found[1].decode("utf-8", "replace")
         sent.version = version
-        if not sent.is_write:
+        if not is_write:
             return
         if len(self.written) < MAX_WRITTEN:
             self.size += _VERSION_BYTES
         self.written = (*self.written[1 - MAX_WRITTEN :], sent.version)
-        size = len(answer) + (0 if before is None else len(before.raw))
+        size = len(answer) + (0 if before is None else before.stored_bytes)
         if sent.target.subresource in _OF_OBJECT and self.size + size <= MAX_BYTES:
             sent.before, sent.after, sent.kept = before, answer, size
             self.size += size

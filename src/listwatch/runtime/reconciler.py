@@ -444,7 +444,7 @@ class Reconciler(DeclaresSources[T]):
     def _put(self, key: object, priority: int, trigger: Trigger) -> None:
         if not isinstance(key, str) or not key:
             raise TypeError(f"a key is a string like 'namespace/name', not {key!r}")
-        if self.history is not None and not self.queue.shutting_down:
+        if self.history is not None and not self._work.is_stopping:
             self.history.woken(key, trigger)
         self.queue.add(key, priority=priority)
 

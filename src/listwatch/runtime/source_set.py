@@ -199,13 +199,18 @@ class SourceSet:
         self._time_objects = time_objects
         self._event_filter = event_filter
         self.sources: list[Source] = []
+        # Asked for at each reconcile.
+        self._distinct: tuple[Cache, ...] = ()
         #: The source of `for_`.
         self.primary: Source | None = None
         self._primary_resource: Resource | None = None
 
     def __iter__(self) -> Iterator[Cache]:
         """Yield each cache once."""
-        return iter(dict.fromkeys(c for source in self.sources for c in source.caches))
+        return iter(self._distinct)
+
+    def _count_caches(self) -> None:
+        self._distinct = tuple(dict.fromkeys(c for s in self.sources for c in s.caches))
 
     def declare(self, declared: Declaration) -> Source:
         """Add a source.
@@ -218,6 +223,7 @@ class SourceSet:
         plans = self._caches.defaults.plan(declared.resource, declared.options, declared.shard)
         source = Source(declared, plans, self._caches_of(plans))
         self.sources.append(source)
+        self._count_caches()
         if declared.kind == "for_":
             self.primary = source
         return source
@@ -295,6 +301,7 @@ class SourceSet:
         before = source.caches
         whole = msgspec.structs.replace(plan, selection=plan.selection._replace(namespace=None))
         source.plans, source.caches = [whole], self._caches_of([whole])
+        self._count_caches()
         for cache in before:
             await self._caches.release(cache)
 
@@ -355,6 +362,7 @@ class SourceSet:
         for source in found:
             source.is_removed = True
             self.sources.remove(source)
+        self._count_caches()
         return found
 
     async def end(self, taken: Iterable[Source]) -> None:
