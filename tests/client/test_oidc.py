@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
-from client.raw_server import serving
+from client.raw_server import know_no_host, serving
 from listwatch.client.config import Config, OIDCConfig
 from listwatch.client.http import HTTP
 from listwatch.client.kubeconfig import load_config, save_tokens
@@ -195,6 +195,7 @@ async def test_the_issuer_is_asked_through_the_environments_proxy(
         with pytest.raises(ConfigError, match=r"does not answer: .*the proxy refuses \(502\)"):
             await OIDCAuthenticator(config, clock).credentials()
         monkeypatch.setenv("NO_PROXY", "issuer.invalid")
+        know_no_host(monkeypatch)
         with pytest.raises(ConfigError, match="the host is unknown"):
             await OIDCAuthenticator(config, clock).credentials()
     assert asked == [b"CONNECT issuer.invalid:443 HTTP/1.1\r\n"]

@@ -6,7 +6,7 @@ import ssl
 import pytest
 import trustme
 
-from client.raw_server import raw_server, serving
+from client.raw_server import know_no_host, raw_server, serving
 from listwatch.client.config import Config
 from listwatch.client.http import HTTP
 from listwatch.errors import BadRequestError, DisconnectedError, FrameError, StatusError
@@ -80,8 +80,9 @@ async def test_an_alert_of_tls_is_named(transport: str) -> None:
 @pytest.mark.parametrize("proxy", ["http://u:s3cret@127.0.0.1:1", "http://u:s3cret@no.invalid:1"])
 @pytest.mark.parametrize("server_url", ["http://api.invalid", "https://api.invalid"])
 async def test_a_proxy_that_is_away_is_named_without_its_password(
-    server_url: str, proxy: str
+    monkeypatch: pytest.MonkeyPatch, server_url: str, proxy: str
 ) -> None:
+    know_no_host(monkeypatch)
     error = await failure(Config(server=server_url, proxy_url=proxy))
     assert type(error) is DisconnectedError
     shown = proxy.replace("u:s3cret", "<hidden>")
