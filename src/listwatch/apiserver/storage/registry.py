@@ -1,6 +1,5 @@
 """Create and update: from a validated object to a committed state."""
 
-import copy
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -23,6 +22,7 @@ from listwatch.apiserver.kinds.catalog import (
 from listwatch.apiserver.kinds.kind import carry
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.carrying import carry_metadata, keep_status_only, reset_fields
+from listwatch.apiserver.storage.copying import copy_of
 from listwatch.apiserver.storage.field_sets import created_fields
 from listwatch.apiserver.storage.managed_fields import Managed, Owner
 from listwatch.apiserver.storage.objects import StoredObjects
@@ -287,7 +287,7 @@ class Registry(StoredObjects):
                 raise refusal.not_found(resource, name)
             return self.create(resource, namespace, obj, context), True
         old = self.present(resource, entry)
-        new = produce(copy.deepcopy(old), entry)
+        new = produce(copy_of(old), entry)
         single_owners(new, context.warnings, patched=not is_put)
         if context.admission is None:
             check_conditions(resource, entry, new["metadata"], is_put=is_put)
