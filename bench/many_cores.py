@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 
 from informers import Handler
 from rivals import cpu_seconds
-from tls import PAGE, ROOT, put_in
+from tls import PAGE, ROOT, publish
 from tls_server import server
 
 __all__ = ["PAGE", "RESULTS", "table"]
@@ -190,8 +190,7 @@ def main() -> None:
     text = table(result)
     print(text)
     if options.write:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        put_in(MARK, text)
+        publish(RESULTS, MARK, result, text)
 
 
 if __name__ == "__main__":

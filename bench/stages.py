@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import gc
 import importlib.metadata
-import json
 import platform
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 from informers import Handler
-from tls import PAGE, ROOT, put_in
+from tls import PAGE, ROOT, publish
 
 from listwatch import SharedInformer
 from listwatch.cache.list_watch import ListOptions, ObjectList, WatchEvent, WatchOptions
@@ -218,8 +217,7 @@ def main() -> None:
     text = table(result)
     print(text)
     if options.write:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        put_in(MARK, text)
+        publish(RESULTS, MARK, result, text)
 
 
 if __name__ == "__main__":

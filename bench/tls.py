@@ -450,6 +450,12 @@ def put_in(mark: str, text: str) -> None:
     PAGE.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
+def publish(results: Path, mark: str, result: object, text: str) -> None:
+    """Write the results as JSON, and their text into the page."""
+    results.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    put_in(mark, text)
+
+
 def main() -> None:
     """Run one of the roles."""
     match sys.argv[1:]:
@@ -471,8 +477,7 @@ def main() -> None:
     text = tables(result)
     print(text)
     if options.write:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        put_in(MARK, text)
+        publish(RESULTS, MARK, result, text)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
 from listwatch.clock import Clock, Timer
+from listwatch.errors import ConfigError
 
 _logger = logging.getLogger(__name__)
 
@@ -285,6 +286,21 @@ async def accepting_at(
     finally:
         for acceptor in acceptors:
             await acceptor.aclose()
+
+
+def unavailable(what: str, host: str, port: int, error: OSError) -> ConfigError:
+    """Return the error for a user whose chosen address is unavailable.
+
+    Args:
+        what: would be served there.
+        host: as for `accepting_at`.
+        port: as there.
+        error: the reason.
+    """
+    return ConfigError(
+        f"cannot serve {what} on {host}:{port}: {error.strerror or error}; "
+        "choose another port, or 0 for a free one"
+    )
 
 
 @contextlib.contextmanager

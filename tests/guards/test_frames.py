@@ -84,43 +84,30 @@ async def test_an_object_without_its_managed_fields_keeps_the_memory_it_did() ->
     await guard("frames-event-kept-memory", work)
 
 
+async def _read(context: ssl.SSLContext, items: int, together: int) -> Mapping[str, int]:
+    """Read events of which so many come at once; return the counts."""
+    connection, _ = by_hand(context)
+    receive(connection, CHUNKED)
+    response = Response(connection)
+    frames = WatchFrames(ObjectDecoder(), kind="Pod", api_version="v1")
+    chunks = [_chunk(pod) for pod in _pods(items)]
+    parts = [b"".join(chunks[begin : begin + together]) for begin in range(0, items, together)]
+    seen = 0
+    with calls() as counted:
+        for data in parts:
+            receive(connection, data)
+            seen += len(frames.feed(*await response.read_pieces()))
+    assert seen == items
+    return counted
+
+
 async def test_a_tls_record_costs_what_it_did() -> None:
     """Python's own ssl and uvloop hand over each record of at most 16 KB by itself."""
     context = ssl.create_default_context()
-
-    async def work(items: int) -> Mapping[str, int]:
-        connection, _ = by_hand(context)
-        receive(connection, CHUNKED)
-        response = Response(connection)
-        frames = WatchFrames(ObjectDecoder(), kind="Pod", api_version="v1")
-        chunks = [_chunk(pod) for pod in _pods(items)]
-        seen = 0
-        with calls() as counted:
-            for data in chunks:
-                receive(connection, data)
-                seen += len(frames.feed(*await response.read_pieces()))
-        assert seen == items
-        return counted
-
-    await guard("tls-record", work)
+    await guard("tls-record", lambda items: _read(context, items, 1))
 
 
 async def test_an_event_among_many_in_one_read_costs_what_it_did() -> None:
     """With aiofastnet, TLS and plain text are read in parts of up to 2 MB."""
     context = ssl.create_default_context()
-
-    async def work(items: int) -> Mapping[str, int]:
-        connection, _ = by_hand(context)
-        receive(connection, CHUNKED)
-        response = Response(connection)
-        frames = WatchFrames(ObjectDecoder(), kind="Pod", api_version="v1")
-        chunks = [_chunk(pod) for pod in _pods(items)]
-        seen = 0
-        with calls() as counted:
-            for begin in range(0, items, 50):
-                receive(connection, b"".join(chunks[begin : begin + 50]))
-                seen += len(frames.feed(*await response.read_pieces()))
-        assert seen == items
-        return counted
-
-    await guard("tls-event-50", work)
+    await guard("tls-event-50", lambda items: _read(context, items, 50))

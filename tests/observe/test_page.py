@@ -16,7 +16,7 @@ from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.page import Page
 from listwatch.observe.printing import Printer
 from listwatch.observe.server import serve
-from observe.browser import open_page
+from observe.browser import Tab, open_page
 
 
 def _object(version: int, kind: str = "Pod", **fields: object) -> Object:
@@ -34,6 +34,14 @@ def _update(kind: str = "Pod", **fields: object) -> Observation:
 async def _served(page: Page) -> AsyncIterator[str]:
     async with serve("127.0.0.1:0", ObserveMetrics(), ready=lambda: True, page=page) as url:
         yield url
+
+
+@asynccontextmanager
+async def _shown(page: Page, folder: Path, path: str = "") -> AsyncIterator[Tab]:
+    """Show the page in a browser, once it is live."""
+    async with _served(page) as url, open_page(f"{url}{path}", folder / "profile") as tab:
+        await tab.until("document.querySelector('#link')?.textContent === 'live'")
+        yield tab
 
 
 async def _events(response: aiohttp.ClientResponse, count: int) -> list[dict[str, object]]:
@@ -244,8 +252,7 @@ async def test_an_open_page_does_not_hold_the_end_up() -> None:
 @pytest.mark.needs("chromium")
 async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> None:
     page = Page("pods, nodes", Printer(), Clock())
-    async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
-        await tab.until("document.querySelector('#link')?.textContent === 'live'")
+    async with _shown(page, tmp_path) as tab:
         page.told(_update(spec="after"), "Updated")
         gone = Object.from_dict({"metadata": {"name": "db-0", "namespace": "other"}})
         page.told(Observation(ObservationType.DELETED, gone.key, gone, resource="pods"), "Deleted")
@@ -286,8 +293,7 @@ async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> N
 @pytest.mark.needs("chromium")
 async def test_a_browser_keeps_rows_searches_while_held_and_shows_objects(tmp_path: Path) -> None:
     page = Page("pods", Printer(), Clock())
-    async with _served(page) as url, open_page(f"{url}/?q=AFTER", tmp_path / "profile") as tab:
-        await tab.until("document.querySelector('#link')?.textContent === 'live'")
+    async with _shown(page, tmp_path, "/?q=AFTER") as tab:
         page.told(_update(spec="after"), "Updated")
         page.told(_update(status="other"), "Updated")
         await tab.until("document.querySelectorAll('#changes li').length === 1")
@@ -325,8 +331,7 @@ async def test_a_browser_tells_arrays_and_objects_as_trees_of_all_levels(tmp_pat
         old=_object(1, spec=old),
         resource="pods",
     )
-    async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
-        await tab.until("document.querySelector('#link')?.textContent === 'live'")
+    async with _shown(page, tmp_path) as tab:
         page.told(change, "Updated")
         await tab.until("document.querySelectorAll('#changes li').length === 1")
         lines = await tab.evaluate(
@@ -353,8 +358,7 @@ async def test_a_browser_tells_arrays_and_objects_as_trees_of_all_levels(tmp_pat
 async def test_a_browser_does_a_bounded_work_in_each_turn_of_a_storm(tmp_path: Path) -> None:
     """What takes time in a frame is counted: rows made, and nodes on the page."""
     page = Page("pods", Printer(), Clock())
-    async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
-        await tab.until("document.querySelector('#link')?.textContent === 'live'")
+    async with _shown(page, tmp_path) as tab:
         await tab.evaluate(
             "window.most = 0; const make = row, turn = show; let made = 0;"
             "row = (group) => { made++; return make(group); };"
@@ -385,8 +389,7 @@ async def test_a_browser_does_a_bounded_work_in_each_turn_of_a_storm(tmp_path: P
 @pytest.mark.needs("chromium")
 async def test_every_control_of_the_page_has_a_role_and_a_name(tmp_path: Path) -> None:
     page = Page("pods, nodes", Printer(), Clock())
-    async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
-        await tab.until("document.querySelector('#link')?.textContent === 'live'")
+    async with _shown(page, tmp_path) as tab:
         page.told(_update(spec="after"), "Updated")
         page.started(1, _update(), ["./bad.sh"])
         page.ended(1, Outcome(3, seconds=0.5))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 import msgspec
 
-from listwatch.accepting import accepting_at
+from listwatch.accepting import accepting_at, unavailable
 from listwatch.clock import Clock
-from listwatch.errors import ConfigError
 from listwatch.local_web import is_loopback, is_own_name
 from listwatch.printable import printable
 from listwatch.runtime.stacks import stacks
@@ -131,10 +130,8 @@ class HealthServer:
             try:
                 self.port = await stack.enter_async_context(accepting)
             except OSError as error:
-                raise ConfigError(
-                    f"cannot serve health and metrics on {self._host}:{self._asked_port}: "
-                    f"{error.strerror or error}; choose another port, or 0 for a free one"
-                ) from None
+                what = "health and metrics"
+                raise unavailable(what, self._host, self._asked_port, error) from None
             self._stack = stack.pop_all()
         _logger.info("health and metrics on %s", self.url)
         return self

@@ -11,7 +11,7 @@ from typing import Final, Self
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from listwatch.accepting import accepting_at
+from listwatch.accepting import accepting_at, unavailable
 from listwatch.clock import Clock, Timer
 from listwatch.errors import ConfigError
 from listwatch.private_file import file_of
@@ -123,10 +123,7 @@ class ReviewServer:
             try:
                 self.port = await stack.enter_async_context(accepting)
             except OSError as error:
-                raise ConfigError(
-                    f"cannot serve webhooks on {self._host}:{self._asked_port}: "
-                    f"{error.strerror or error}; choose another port, or 0 for a free one"
-                ) from None
+                raise unavailable("webhooks", self._host, self._asked_port, error) from None
             self._stack = stack.pop_all()
         _logger.info("webhooks on port %d of %s", self.port, self._host)
         return self

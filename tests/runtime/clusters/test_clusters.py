@@ -259,6 +259,21 @@ async def test_a_late_source_that_never_syncs_can_be_removed_and_the_cluster_goe
         assert maps.members["east"] is member
 
 
+async def test_a_source_named_while_a_connection_ends_holds_no_keys(world: World) -> None:
+    clusters, maps = world.make()
+    east = await world.client("east")
+    clusters.add("east", world.config("east"))
+    async with world.app, asyncio.TaskGroup() as ended:
+        await eventually(lambda: all(each.has_synced for each in clusters.status()))
+        # The window between the end of a connection's tasks and the next connection.
+        clusters._clusters["east"].group = ended
+        ended._aborting = True  # type: ignore[attr-defined]  # as after the failure of a task
+        maps.reads("secrets", namespace="default")
+        assert [each.resource for each in maps.declarations] == ["configmaps", "secrets"]
+        await east.create(config_map("a"))
+        await world.until("east:default/a")
+
+
 async def test_each_object_of_each_cluster_has_its_own_timer(world: World) -> None:
     clusters, maps = world.make()
 

@@ -263,8 +263,13 @@ class Clusters:
         for cluster in self._clusters.values():
             member = reconciler.members.get(cluster.name)
             if member is not None and cluster.group is not None:
+                sync = member.sync([declared])
+                try:
+                    task = cluster.group.create_task(sync)
+                except RuntimeError:
+                    sync.close()  # the connection is ending; the next one has all sources
+                    continue
                 reconciler.slots.hold(cluster.name)
-                task = cluster.group.create_task(member.sync([declared]))
                 # A callback also runs if the task is cancelled before its first step.
                 task.add_done_callback(partial(_release, reconciler, cluster.name))
 
