@@ -18,6 +18,7 @@ from listwatch.controllers.services.providers import haproxy_supervisor
 from listwatch.controllers.services.providers.haproxy_process import HAProxyError
 from listwatch.testing.load_balancer_conformance import (
     ask,
+    converse,
     make_service,
     named_server,
 )
@@ -276,21 +277,57 @@ async def test_a_reload_that_the_master_misses_is_asked_for_again(
         assert await ask(address) == "one hello"
 
 
-async def test_a_master_that_drops_a_connection_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("answer", [errno.ECONNREFUSED, errno.ENOTCONN, errno.ECONNRESET, None])
+async def test_a_master_that_reloads_is_asked_again(
+    answer: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It closes the connection while the command is sent."""
+    """It refuses the connection, or drops it before the command or before the answer."""
     async with running(Slices()) as provider:
         process = haproxy_of(provider)
-        ask_haproxy, dropped = process.ask, 0
+        ask_haproxy, missed = process.ask, 0
 
-        async def drop_one(name: str, commands: Sequence[str]) -> str:
-            nonlocal dropped
-            if not dropped:
-                dropped += 1
-                raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
-            return await ask_haproxy(name, commands)
+        async def miss_every_second(name: str, commands: Sequence[str]) -> str:
+            nonlocal missed
+            missed += 1
+            if missed % 2 == 0:
+                return await ask_haproxy(name, commands)
+            if answer is None:
+                return ""
+            raise OSError(answer, os.strerror(answer))
 
-        monkeypatch.setattr(process, "ask", drop_one)
+        monkeypatch.setattr(process, "ask", miss_every_second)
+        assert process.process is not None
+        assert len(await process.current_processes()) == 2
+        assert (await process.current_processes())[0] == process.process.pid
         assert await process.old_workers() == []
-        assert dropped == 1
+        assert missed == 6
+
+
+async def test_a_reload_is_over_when_no_old_worker_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then it could take commands and connections, and its ports are in use."""
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        service, address = await one_service(provider, slices, one)
+        ask_haproxy, listening = haproxy_of(provider).ask, 2
+
+        async def stop_late(name: str, commands: Sequence[str]) -> str:
+            nonlocal listening
+            answer = await ask_haproxy(name, commands)
+            if commands[0].endswith(" show info") and listening:
+                listening -= 1
+                return answer.replace("Stopping: 1", "Stopping: 0")
+            return answer
+
+        # A connection that lasts keeps the old worker alive.
+        reader, writer = await asyncio.open_connection(*address)
+        assert await converse(reader, writer) == "one hello"
+        monkeypatch.setattr(haproxy_of(provider), "ask", stop_late)
+        await provider.ensure_deleted("c", service)
+        assert listening == 0
+        monkeypatch.undo()
+        (old,) = await haproxy_of(provider).old_workers()
+        info = await haproxy_of(provider).ask("master.sock", [f"@!{old} show info"])
+        assert "Stopping: 1" in info.splitlines()
+        writer.close()

@@ -65,13 +65,6 @@ async def provider_in(
         yield provider
 
 
-async def processes(provider: HAProxyProvider) -> list[str]:
-    """Return the IDs of the master and its current worker."""
-    text = await haproxy_of(provider).ask("master.sock", ["show proc"])
-    rows = [line.split() for line in text.partition("# old workers")[0].splitlines()]
-    return [row[0] for row in rows if row[1:2] in (["master"], ["worker"])]
-
-
 class Load:
     """Clients that connect all the time, and one that stays connected."""
 
@@ -125,7 +118,7 @@ async def test_no_connection_notices_that_a_provider_ends_and_the_next_takes_ove
     async with named_server("one") as one, AsyncExitStack() as stack:
         async with provider_in(directory, slices) as provider:
             service, address = await one_service(provider, slices, one)
-            before = await processes(provider)
+            before = await haproxy_of(provider).current_processes()
             load = await stack.enter_async_context(Load(address).running())
             await load.more()
         await load.more()
@@ -134,7 +127,7 @@ async def test_no_connection_notices_that_a_provider_ends_and_the_next_takes_ove
             status = await provider.ensure("c", service, ())
             assert status.ingress[0].ip == address[0]
             await load.more()
-            assert await processes(provider) == before
+            assert await haproxy_of(provider).current_processes() == before
             assert provider.statistics().reloads == 0
             assert load.failures == []
 
@@ -144,11 +137,11 @@ async def test_a_provider_with_other_options_applies_them_by_a_reload(directory:
     async with named_server("one") as one, AsyncExitStack() as stack:
         async with provider_in(directory, slices) as provider:
             service, address = await one_service(provider, slices, one)
-            before = await processes(provider)
+            before = await haproxy_of(provider).current_processes()
             load = await stack.enter_async_context(Load(address).running())
         async with provider_in(directory, slices, check_seconds=0.3) as provider:
             await load.more()
-            after = await processes(provider)
+            after = await haproxy_of(provider).current_processes()
             assert after[0] == before[0]
             assert after[1] != before[1]
             assert "check inter 300ms" in haproxy_of(provider).written()
@@ -340,7 +333,7 @@ async def test_a_haproxy_that_hangs_is_killed_and_started_anew(
     async with named_server("one") as one:
         async with provider_in(directory, slices) as provider:
             service, address = await one_service(provider, slices, one)
-            pids = await processes(provider)
+            pids = await haproxy_of(provider).current_processes()
         for pid in pids:
             os.kill(int(pid), signal.SIGSTOP)
         with monkeypatch.context() as patch:

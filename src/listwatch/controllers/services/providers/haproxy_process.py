@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -76,6 +77,8 @@ class HAProxyProcess:
         self._clock = clock
         self._lock = RunningLock(directory / "running")
         self.process: Master | None = None
+        # Old workers that are known to listen no more.
+        self._stopping: set[int] = set()
 
     @property
     def runtime_socket(self) -> str:
@@ -223,11 +226,35 @@ class HAProxyProcess:
     async def reload(self, generation: int) -> None:
         """Apply the written configuration; the old process serves its connections until they end.
 
+        Afterwards no old process accepts connections or commands, and its ports are free.
+
         Raises:
             HAProxyError: it refuses the configuration, or does not apply it in time.
         """
         await self._check()
         await self._wait_for(generation, reload=True)
+        try:
+            async with self._clock.timeout(RELOAD_SECONDS):
+                await self._old_workers_stopped()
+        except OSError as error:
+            _logger.warning("an old haproxy process may still accept connections: %s", error)
+
+    async def _old_workers_stopped(self) -> None:
+        """Wait until no old worker listens.
+
+        The master tells it to stop when the new worker is there already, and both share the
+        sockets.
+        """
+        while True:
+            old = set(await self.old_workers())
+            self._stopping &= old
+            for worker in old - self._stopping:
+                answer = await self._ask_master(f"@!{worker} show info")
+                if "Stopping: 0" not in answer.splitlines():  # it stops, or has ended
+                    self._stopping.add(worker)
+            if self._stopping == old:
+                return
+            await self._clock.sleep(_POLL_SECONDS)
 
     async def tell(self, commands: Sequence[str]) -> None:
         """Send commands to the runtime API.
@@ -245,6 +272,16 @@ class HAProxyProcess:
         ]
         if complaints:
             raise HAProxyError(f"haproxy rejected a command: {' '.join(complaints)[:300]}")
+
+    async def current_processes(self) -> list[int]:
+        """Return the IDs of the master and of the workers that are not old ones.
+
+        Raises:
+            OSError: HAProxy is unreachable.
+        """
+        text = await self._ask_master("show proc")
+        lines = [line.split() for line in text.partition("# old workers")[0].splitlines()]
+        return [int(words[0]) for words in lines if words[1:2] in (["master"], ["worker"])]
 
     async def old_workers(self) -> list[int]:
         """Return the IDs of old processes that still serve connections.
@@ -275,11 +312,14 @@ class HAProxyProcess:
                 await self._ask_master(f"@!{worker} shutdown session {session}")
 
     async def _ask_master(self, command: str) -> str:
-        """Send a command to the master, which accepts none for a moment at each reload."""
+        """Send a command to the master, which answers none for a moment at each reload."""
         give_up_at = self._clock.now() + RELOAD_SECONDS
         while True:
             try:
-                return await self.ask("master.sock", [command])
+                # Every answer has at least an empty line: without it the connection was dropped.
+                if answer := await self.ask("master.sock", [command]):
+                    return answer
+                raise ConnectionResetError(errno.ECONNRESET, "haproxy's master does not answer")
             except OSError:
                 if self._clock.now() >= give_up_at:
                     raise
