@@ -1,6 +1,8 @@
 """Discovery of groups, versions and resources, plain and aggregated."""
 
 import hashlib
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -135,9 +137,16 @@ def resource_list(table: ResourceTable, group_name: str, version: str) -> Object
     return answer
 
 
-def _aggregated_version(table: ResourceTable, group_name: str, version: str) -> Object:
+def _aggregated_version(table: ResourceTable, group_name: str, version: str) -> msgspec.Raw:
+    resources = tuple(table.of_version(group_name, version))
+    if any(resource.custom is not None for resource in resources):
+        return _encoded_version(version, resources)
+    return _built_in_version(version, resources)
+
+
+def _encoded_version(version: str, served: Iterable[APIResource]) -> msgspec.Raw:
     resources = []
-    for resource in table.of_version(group_name, version):
+    for resource in served:
         custom = resource.custom is not None
         row: Object = {
             "resource": resource.name,
@@ -168,7 +177,14 @@ def _aggregated_version(table: ResourceTable, group_name: str, version: str) -> 
                 for name, sub in sorted(resource.subresources.items())
             ]
         resources.append(row)
-    return {"version": version, "resources": resources, "freshness": "Current"}
+    found = {"version": version, "resources": resources, "freshness": "Current"}
+    return msgspec.Raw(msgspec.json.encode(found))
+
+
+@lru_cache(maxsize=128)
+def _built_in_version(version: str, served: tuple[APIResource, ...]) -> msgspec.Raw:
+    """Return the same for built-in resources, which all servers share."""
+    return _encoded_version(version, served)
 
 
 def is_aggregated(_: str, target: Target | None) -> bool:
@@ -181,8 +197,10 @@ def answer_aggregated(call: Call, table: ResourceTable, media_type: str, *, core
 
     Like `ServeHTTPWithETag` of apiserver/pkg/endpoints/discovery/aggregated.
     """
-    body = msgspec.json.encode(_aggregated(table, core=core))
-    tag = f'"{hashlib.sha512(body).hexdigest().upper()}"'
+    if core not in table.discovery:
+        document = msgspec.json.encode(_aggregated(table, core=core))
+        table.discovery[core] = document, f'"{hashlib.sha512(document).hexdigest().upper()}"'
+    body, tag = table.discovery[core]
     headers = {"ETag": tag, "Vary": "Accept", "Cache-Control": "public"}
     if call.header("If-None-Match") == tag:
         return Response(status=304, headers=headers)

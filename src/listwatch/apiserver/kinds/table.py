@@ -1,6 +1,7 @@
 """The table of served resources, built-in and custom."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from listwatch.apiserver.kinds.catalog import built_in
@@ -46,13 +47,15 @@ class ResourceTable:
         self.documents: dict[str, bytes] | None = None
         #: the version 2 document, in JSON and in protobuf
         self.documents_v2: tuple[bytes, bytes] | None = None
+        #: the aggregated discovery documents, of the core group and of all others, with their tags
+        self.discovery: dict[bool, tuple[bytes, str]] = {}
         self._by_path: dict[tuple[str, str, str], APIResource] = {}
         self._by_storage: dict[str, list[APIResource]] = {}
         self._versions: dict[str, list[str]] = {"": ["v1"]}
         for group in _GROUP_ORDER:
             self._versions[group] = []
-        for row in facts.resources:
-            self._add(_BuiltIn(facts, row))
+        for resource in _built_in_resources(facts):
+            self._add(resource)
 
     def _add(self, resource: APIResource) -> None:
         versions = self._versions.setdefault(resource.group, [])
@@ -64,6 +67,7 @@ class ResourceTable:
     def set_custom(self, group: str, name: str, resources: Iterable[APIResource]) -> None:
         """Replace the served versions of a custom resource."""
         self.documents = self.documents_v2 = None
+        self.discovery = {}
         for key in [key for key in self._by_path if key[0] == group and key[2] == name]:
             gone = self._by_path.pop(key)
             self._by_storage.pop(gone.storage, None)
@@ -165,3 +169,9 @@ class _BuiltIn(APIResource):
         else:
             raise AttributeError(name, name=name, obj=self)
         return value
+
+
+@lru_cache(maxsize=2)
+def _built_in_resources(facts: Facts) -> tuple[APIResource, ...]:
+    """Return the built-in resources, shared by all servers: nothing changes them."""
+    return tuple(_BuiltIn(facts, row) for row in facts.resources)

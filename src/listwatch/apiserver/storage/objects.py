@@ -53,7 +53,7 @@ class StoredObjects:
         self.store = store
         self._clock = clock
         self._random = randomness
-        self._now = (0, "")
+        self._now: tuple[int | None, str] = (None, "")
         # encode() allocates in powers of two and frees the unused rest, a hole in the heap that is
         # too small for the next result: 6 KB for each pod of 10 KB
         self._buffer = bytearray()
