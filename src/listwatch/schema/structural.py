@@ -3,7 +3,6 @@
 The messages are those of kube-apiserver (`apiextensions-apiserver`, `kube-openapi/pkg/validation`).
 """
 
-import copy
 import enum
 import json
 import re
@@ -13,6 +12,7 @@ from typing import Any
 
 from listwatch.cel.errors import EvaluationError
 from listwatch.schema.causes import Cause, duplicate, invalid_value, not_supported, required
+from listwatch.schema.copying import copy_of
 from listwatch.schema.facts import ANY, OBJECT_META, Form, Schema, facts
 
 Raw = Mapping[str, Any]
@@ -124,7 +124,7 @@ def apply_schema_defaults(value: Any, schema: Schema) -> None:
                 if "default" in field.extra and (
                     key not in value or (value[key] is None and not field.extra.get("nullable"))
                 ):
-                    value[key] = copy.deepcopy(field.extra["default"])
+                    value[key] = copy_of(field.extra["default"])
                 elif (
                     key in value
                     and value[key] is None
@@ -139,7 +139,7 @@ def apply_schema_defaults(value: Any, schema: Schema) -> None:
             for key in list(value):
                 extra = schema.item.extra
                 if value[key] is None and not extra.get("nullable") and "default" in extra:
-                    value[key] = copy.deepcopy(schema.item.extra["default"])
+                    value[key] = copy_of(schema.item.extra["default"])
                 apply_schema_defaults(value[key], schema.item)
     elif isinstance(value, list) and schema.form is Form.LIST and schema.item is not None:
         for each in value:

@@ -1,6 +1,5 @@
 """Finds the policies and webhooks for a request."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from listwatch.apiserver.user import User
 from listwatch.apiserver.webhooks.consultation import Question, ask
 from listwatch.clock import Clock
 from listwatch.errors import BadRequestError
+from listwatch.schema.copying import copy_of
 from listwatch.schema.facts import Schema
 from listwatch.schema.typed import WrongTypeError
 
@@ -147,7 +147,7 @@ def _options_of(call: Call) -> dict[str, Any]:
 
 def _json_patched(obj: Object, operations: Sequence[Object]) -> Object:
     try:
-        patched = json_patch(copy.deepcopy(obj), operations)
+        patched = json_patch(copy_of(obj), operations)
     except PatchValueError:
         raise PatchTestError from None
     except PatchError as error:
@@ -164,7 +164,7 @@ def _merged(obj: Object, wanted: Object, schema: Schema) -> Object:
 def _decoded(whole: Object, resource: APIResource) -> Object:
     """Decode the result of a mutation; raise an internal error if that fails."""
     try:
-        decoded = decode_value(copy.deepcopy(whole), resource)
+        decoded = decode_value(copy_of(whole), resource)
     except BadRequestError as error:
         raise refusal.internal_error(error.message) from None
     if decoded.problems and resource.custom is None:
@@ -176,7 +176,7 @@ def _decoded(whole: Object, resource: APIResource) -> Object:
 def _revised(obj: Object, operations: Sequence[Object], resource: APIResource) -> Object:
     """Return an object changed by a webhook's patch, decoded and defaulted."""
     try:
-        patched = json_patch(copy.deepcopy(obj), operations)
+        patched = json_patch(copy_of(obj), operations)
     except PatchError as error:
         raise refusal.internal_error(str(error)) from None
     if not isinstance(patched, dict):

@@ -3,7 +3,6 @@
 The rules are those of structured-merge-diff (`merge/update.go`, `typed/merge.go`).
 """
 
-import copy
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -36,6 +35,7 @@ from listwatch.apiserver.storage.managed_fields import Managed, Owner
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.errors import BadRequestError, ConflictError, StatusError
 from listwatch.schema.causes import go_quoted
+from listwatch.schema.copying import copy_of
 from listwatch.schema.facts import ANY, Form, Schema
 
 Object = dict[str, Any]
@@ -223,7 +223,7 @@ def apply_object(
     )
     whole = {"apiVersion": resource.api_version, "kind": resource.kind, **merged}
     try:
-        decoded = decode_value(copy.deepcopy(whole), resource)
+        decoded = decode_value(copy_of(whole), resource)
     except BadRequestError as error:
         raise refusal.server_error(error.message) from None
     obj = decoded.obj

@@ -5,7 +5,6 @@ No library implements the JSON patch of a real server, which is laxer than the R
 `copy`.
 """
 
-import copy
 import json
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 
 from listwatch.schema.causes import go_quoted
+from listwatch.schema.copying import copy_of
 from listwatch.schema.facts import ANY, Form, Schema
 
 #: Maximum operations of a JSON patch (`apiserver/pkg/endpoints/handlers`).
@@ -185,7 +185,7 @@ def _copy(document: Any, source: str, path: str) -> int:
         document, path, f"copy operation does not apply: doc is missing destination path: {path}"
     )
     with _for("error while adding value during copy"):
-        _put(container, part, copy.deepcopy(found))
+        _put(container, part, copy_of(found))
     return len(msgspec.json.encode(found))
 
 
@@ -223,10 +223,10 @@ def json_patch(document: Any, operations: Sequence[Any]) -> Any:
         if not isinstance(path, str):
             raise PatchError(f"{name} operation failed to decode path: missing value")
         if name == "replace" and not path and isinstance(value, dict | list):
-            document = copy.deepcopy(value)
+            document = copy_of(value)
         elif name in {"add", "replace"}:
             change = _add if name == "add" else _replace
-            change(document, path, copy.deepcopy(value))
+            change(document, path, copy_of(value))
         elif name == "remove":
             _remove(document, path)
         elif name == "test":

@@ -4,7 +4,6 @@ The owners of the replicas are those of the object's field, converted to the sca
 `scalehandler.go` of apimachinery/pkg/util/managedfields.
 """
 
-import copy
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -24,6 +23,7 @@ from listwatch.apiserver.storage.preconditions import check_conditions
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.schema.causes import invalid_value
+from listwatch.schema.copying import copy_of
 from listwatch.schema.facts import facts
 from listwatch.selector import LabelSelector, SelectorError
 
@@ -102,7 +102,7 @@ class Scales:
         self, resource: APIResource, context: WriteContext, make: Callable[[Object], Object]
     ) -> _Change:
         def change(present: Object, managed: Managed) -> Object:
-            made = make(copy.deepcopy(present))
+            made = make(copy_of(present))
             owner = Owner("Update", context.manager, resource.api_version, "scale")
             before, after = ({"spec": _compact(each)} for each in (present, made))
             schema = self._of[True].schema
@@ -148,7 +148,7 @@ class Scales:
         path = _path(resource.custom["scale"]["specReplicasPath"]) if resource.custom else _PATH
         present = self._shown(resource, entry, lacking=0)
         owners = _carried_out(managed, path)
-        scale = change(copy.deepcopy(present), owners)
+        scale = change(copy_of(present), owners)
         admission, context = context.admission, msgspec.structs.replace(context, admission=None)
         if admission is not None:
             old_scale = {**_TYPE, **present}
@@ -160,7 +160,7 @@ class Scales:
         conditions = dict(scale["metadata"])
         conditions["resourceVersion"] = conditions.get("resourceVersion") or str(entry.revision)
         check_conditions(resource, entry, conditions, is_put=is_put)
-        new = copy.deepcopy(old)
+        new = copy_of(old)
         _put_at(new, path, replicas)
         if managed.sets or owners.sets:
             managed = _carried_back(managed, owners, path)

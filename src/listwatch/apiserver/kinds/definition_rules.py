@@ -4,7 +4,6 @@ They are those of `apiextensions-apiserver/pkg/apis/apiextensions/validation`, a
 `pkg/apiserver/schema/defaulting`.
 """
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,6 +27,7 @@ from listwatch.schema.causes import (
     not_supported,
     required,
 )
+from listwatch.schema.copying import copy_of
 
 Raw = Mapping[str, Any]
 
@@ -200,7 +200,7 @@ def _defaults(raw: Raw, path: str, *, in_meta: bool = False) -> Iterator[Cause]:
 def _default(raw: Raw, path: str, default: Any, *, in_meta: bool) -> Iterator[Cause]:
     if not in_meta:
         problems: list[str] = []
-        structural.prune(copy.deepcopy(default), structural.build(raw), "", problems)
+        structural.prune(copy_of(default), structural.build(raw), "", problems)
         if problems:
             yield invalid_value(path, default, "must not have unknown fields")
     causes = structural.validate(default, raw, path, path)

@@ -1,6 +1,5 @@
 """Pods: their defaults, rules, and status in tables."""
 
-import copy
 from collections.abc import Mapping
 
 from listwatch.apiserver.kinds.cells import NONE, age, at, text
@@ -14,6 +13,7 @@ from listwatch.apiserver.kinds.pod_change_rules import (
 from listwatch.apiserver.kinds.pod_rules import check_pod_spec
 from listwatch.apiserver.kinds.pod_templates import default_pod_spec
 from listwatch.schema.causes import Cause, forbidden_value
+from listwatch.schema.copying import copy_of
 
 
 def _init_status(pod: View, states: list[View]) -> str | None:
@@ -194,7 +194,7 @@ def _carry_pod(new: Object, _: View) -> None:
 
 def _keep_but_resources(new: Object, old: View) -> None:
     """Keep everything except container resources (`dropNonResizeUpdates` of registry/core/pod)."""
-    wanted, kept = new.get("spec") or {}, copy.deepcopy(old["spec"])
+    wanted, kept = new.get("spec") or {}, copy_of(old["spec"])
     for group in ("containers", "initContainers"):
         given, present = wanted.get(group) or [], kept.get(group) or []
         if [each.get("name") for each in given] != [each.get("name") for each in present]:

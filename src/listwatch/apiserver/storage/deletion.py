@@ -1,6 +1,5 @@
 """Deletes objects: at once, after a grace period, or when their finalizers are gone."""
 
-import copy
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +15,7 @@ from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.objects import StoredObjects
 from listwatch.apiserver.storage.preconditions import check_deletion
 from listwatch.apiserver.storage.store import Entry
+from listwatch.schema.copying import copy_of
 from listwatch.schema.facts import ANY
 
 Object = dict[str, Any]
@@ -61,7 +61,7 @@ def delete(
     if ending is not Ending.AS_USUAL:
         return _end(objects, resource, entry, obj, ending, options)
     metadata = obj["metadata"]
-    before = copy.deepcopy(metadata)
+    before = copy_of(metadata)
     pending = _begin_grace(resource, obj, options, objects.now)
     if pending:
         return Deletion(entry, gone=False)

@@ -22,7 +22,6 @@ from listwatch.apiserver.kinds.catalog import (
 from listwatch.apiserver.kinds.kind import carry
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.carrying import carry_metadata, keep_status_only, reset_fields
-from listwatch.apiserver.storage.copying import copy_of
 from listwatch.apiserver.storage.field_sets import created_fields
 from listwatch.apiserver.storage.managed_fields import Managed, Owner
 from listwatch.apiserver.storage.objects import StoredObjects
@@ -35,6 +34,7 @@ from listwatch.apiserver.storage.store import Entry, Storage
 from listwatch.apiserver.webhooks.consultation import drawn
 from listwatch.clock import Clock
 from listwatch.schema.causes import Cause
+from listwatch.schema.copying import copy_of
 from listwatch.schema.facts import ANY
 
 Object = dict[str, Any]

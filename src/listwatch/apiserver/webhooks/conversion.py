@@ -4,7 +4,6 @@ The rules and messages are those of `apiextensions-apiserver/pkg/apiserver/conve
 """
 
 import contextlib
-import copy
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from listwatch.apiserver.webhooks.client import Endpoint, WebhookCallError, Webh
 from listwatch.apiserver.webhooks.consultation import SharedQuestion, ask, can_ask
 from listwatch.apiserver.webhooks.reviews import Head, ReviewError, decode_review
 from listwatch.errors import StatusError
+from listwatch.schema.copying import copy_of
 from listwatch.schema.facts import Schema
 from listwatch.schema.structural import apply_schema_defaults, prune
 
@@ -84,7 +84,7 @@ class ConversionWebhook:
         )
         converted = ask(question)
         # several states of an object, with different metadata, may share one answer
-        return copy.deepcopy({**converted, "metadata": _restored(metadata, converted["metadata"])})
+        return copy_of({**converted, "metadata": _restored(metadata, converted["metadata"])})
 
     async def _convert(self, source: str, target: str, objects: Sequence[Object]) -> list[Object]:
         """Return objects of one version in another version, in the same order."""
@@ -293,14 +293,14 @@ class CustomConverter:
         stored = dict(obj)
         if "apiVersion" not in stored:
             target = self.versions.stored
-            stored = self.versions.convert(copy.deepcopy(stored), self.version, target)
+            stored = self.versions.convert(copy_of(stored), self.version, target)
             schema = self.versions.schema(target)
             if schema is not None and target != self.version:
                 apply_schema_defaults(stored, schema)
             stored["apiVersion"] = target
         if can_ask():
             with contextlib.suppress(StatusError):  # reported again when it is stored
-                self.outward(copy.deepcopy(stored))
+                self.outward(copy_of(stored))
         return stored
 
     def outward(self, obj: Object) -> Object:
@@ -313,7 +313,7 @@ class CustomConverter:
 
     def to(self, obj: Object, other: "CustomConverter") -> Object:
         """Return an object of the version in another version, without storing it."""
-        return self.versions.convert(copy.deepcopy(obj), self.version, other.version)
+        return self.versions.convert(copy_of(obj), self.version, other.version)
 
     def mark(self, obj: Object) -> None:
         """Set an object's storage version, in place, if it has none."""

@@ -1,6 +1,5 @@
 """CronJob: creates Jobs when due, and deletes old ones."""
 
-import copy
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
@@ -20,6 +19,7 @@ from listwatch.apiserver.workloads.observed import (
     owner_reference,
 )
 from listwatch.apiserver.workloads.pods import is_deleting, status_update
+from listwatch.schema.copying import copy_of
 
 _SCHEDULED = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 
@@ -144,7 +144,7 @@ class _Cron:
                 },
                 "ownerReferences": [owner_reference("batch/v1", "CronJob", self._cron_job)],
             },
-            "spec": copy.deepcopy(template["spec"]),
+            "spec": copy_of(template["spec"]),
         }
 
 

@@ -1,7 +1,5 @@
 """Deployment: creates, scales and deletes its ReplicaSets, and reports progress."""
 
-import copy
-
 from listwatch.apiserver.workloads.observed import (
     DEPLOYMENTS,
     PODS,
@@ -37,6 +35,7 @@ from listwatch.apiserver.workloads.rollouts import (
     scaled,
     surge_and_unavailable,
 )
+from listwatch.schema.copying import copy_of
 from listwatch.selector import LabelSelector
 
 _HASH = "pod-template-hash"
@@ -155,7 +154,7 @@ class _Rollout:
     def _create(self) -> Steps:
         collisions = self._status.get("collisionCount", 0)
         metadata = self._deployment["metadata"]
-        template = copy.deepcopy(dict(self._spec["template"]))
+        template = copy_of(dict(self._spec["template"]))
         digest = name_hash(template, collisions)
         name = f"{metadata['name']}-{digest}"
         if self._observed.find(REPLICA_SETS, metadata["namespace"], name) is not None:
@@ -167,7 +166,7 @@ class _Rollout:
             **(template["metadata"].get("labels") or {}),
             _HASH: digest,
         }
-        selector = copy.deepcopy(dict(self._spec["selector"]))
+        selector = copy_of(dict(self._spec["selector"]))
         selector["matchLabels"] = {**(selector.get("matchLabels") or {}), _HASH: digest}
         made: Object = {
             "metadata": {

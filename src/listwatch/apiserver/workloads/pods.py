@@ -1,6 +1,5 @@
 """Pods as seen by their owners: which count, the order of deletion, how to create one."""
 
-import copy
 import json
 from collections.abc import Iterable
 
@@ -17,6 +16,7 @@ from listwatch.apiserver.workloads.observed import (
     owner_reference,
     with_metadata,
 )
+from listwatch.schema.copying import copy_of
 from listwatch.selector import LabelSelector
 
 #: The characters of hashes in names, as in `apimachinery/pkg/util/rand`.
@@ -126,7 +126,7 @@ def pod_of(
     """
     given = template.get("metadata") or {}
     metadata: Object = {
-        key: copy.deepcopy(given[key])
+        key: copy_of(given[key])
         for key in ("labels", "annotations", "finalizers")
         if given.get(key)
     }
@@ -136,7 +136,7 @@ def pod_of(
         metadata["generateName"] = base or f"{owner['metadata']['name']}-"
     metadata["namespace"] = owner["metadata"]["namespace"]
     metadata["ownerReferences"] = [owner_reference(api_version, kind, owner)]
-    return {"metadata": metadata, "spec": copy.deepcopy(template.get("spec") or {})}
+    return {"metadata": metadata, "spec": copy_of(template.get("spec") or {})}
 
 
 def claim(

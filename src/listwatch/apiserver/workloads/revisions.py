@@ -1,6 +1,5 @@
 """ControllerRevisions: the templates that a StatefulSet or DaemonSet has had."""
 
-import copy
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from listwatch.apiserver.workloads.observed import (
     owner_reference,
 )
 from listwatch.apiserver.workloads.pods import claim, is_deleting, name_hash, status_update
+from listwatch.schema.copying import copy_of
 from listwatch.selector import LabelSelector
 
 #: The label of pods that names their revision.
@@ -113,7 +113,7 @@ def _revisions_of(
             "annotations": annotations,
             "ownerReferences": [owner_reference("apps/v1", kind, owner)],
         },
-        "data": copy.deepcopy(data),
+        "data": copy_of(data),
         "revision": latest + 1,
     }
     if not annotations:

@@ -1,7 +1,5 @@
 """StatefulSet: pods with their own names and claims, one after the other by default."""
 
-import copy
-
 from listwatch.apiserver.workloads.observed import (
     CLAIMS,
     PODS,
@@ -26,6 +24,7 @@ from listwatch.apiserver.workloads.pods import (
 )
 from listwatch.apiserver.workloads.revisions import HASH, forget_old, step_owner, template_of
 from listwatch.apiserver.workloads.rollouts import replicas_of, resolve
+from listwatch.schema.copying import copy_of
 
 _NAME, _INDEX = "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"
 _REVISION_HASH = "controller.kubernetes.io/hash"
@@ -205,7 +204,7 @@ class _Members:
             metadata["annotations"] = dict(given["annotations"])
         if self._retention("whenDeleted") == "Delete":
             metadata["ownerReferences"] = [self._plain_reference("StatefulSet", self._obj)]
-        return {"metadata": metadata, "spec": copy.deepcopy(template["spec"])}
+        return {"metadata": metadata, "spec": copy_of(template["spec"])}
 
     def _retention(self, when: str) -> str:
         policy = self._spec.get("persistentVolumeClaimRetentionPolicy") or {}
