@@ -98,6 +98,7 @@ async def test_so_many_requests_are_sent_at_once_and_the_others_in_their_turn(
 ) -> None:
     monkeypatch.setattr("listwatch.client.connections.MAX_REQUESTS", 2)
     running: set[bytes] = set()
+    pair = asyncio.Barrier(2)
     peak = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -105,13 +106,14 @@ async def test_so_many_requests_are_sent_at_once_and_the_others_in_their_turn(
         while head := await reader.readuntil(b"\r\n\r\n"):
             running.add(path := head.split()[1])
             peak = max(peak, len(running))
-            for _ in range(20):
+            await pair.wait()
+            for _ in range(20):  # a third would have time to come
                 await asyncio.sleep(0)
             running.remove(path)
             writer.write(respond({"path": path.decode()}))
 
     async with serving(serve) as url, HTTP(Config(server=url)) as http:
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(SOON), asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(get(http, f"/{n}")) for n in range(8)]
         assert [task.result() for task in asking] == [b'{"path": "/%d"}' % n for n in range(8)]
     assert peak == 2
