@@ -244,9 +244,11 @@ class FakeClock(Clock):
     async def settle(self) -> None:
         """Let every task run until all of them wait for a timer, a peer or each other."""
         ready = getattr(asyncio.get_running_loop(), "_ready", None)
-        if ready is None:  # not asyncio's own event loop: a number of turns must do
-            for _ in range(200):
-                await asyncio.sleep(0)
+        if ready is None:  # not asyncio's own event loop: some turns and some time must do
+            for seconds in (0.0, 0.002):
+                await asyncio.sleep(seconds)  # for threads, which look up addresses there
+                for _ in range(100):
+                    await asyncio.sleep(0)
             return
         await asyncio.sleep(0)
         while ready:  # noqa: ASYNC110 - no event tells that all tasks wait
