@@ -1,8 +1,8 @@
 """Runs every benchmark in turn: `python bench/run.py [NAME…] [--full]`, or `make bench`.
 
 Each is a separate program that prints its table with the goals. Without `--full` the sizes are
-small, so that all of them take a few minutes. Options of the programs run the rivals
-(`bench/sync.py --rivals`, `bench/controllers.py --kopf`).
+small, so that all of them take a few minutes. Rivals are run by `bench/report.py`,
+`bench/faults.py` and `bench/controllers.py --kopf`.
 """
 
 import argparse

@@ -1,13 +1,12 @@
-"""Measures sync, memory and updates of an informer and its rivals, on the embedded API server.
+"""Measures sync, memory and updates of an informer on the embedded API server.
 
-    python bench/sync.py [--pods 10000,50000] [--updates 50000] [--rivals]
+    python bench/sync.py [--pods 10000,50000] [--updates 50000]
 
-The server, the informer and each rival run in separate processes. A client's figure is the CPU time
-of its whole process, from the interpreter's start with all imports until everything is in memory:
-on two cores the wall time would mostly measure the server. The floor is a process in which aiohttp
-reads the same watch-list bytes and splits lines, so that ratios can be compared across machines. An
-MB is a million bytes. With `--rivals`, their pinned versions are installed into the virtual
-environment `bench/.venv-rivals`.
+The server and the informer run in separate processes; `bench/report.py` has the rivals. A client's
+figure is the CPU time of its whole process, from the interpreter's start with all imports until
+everything is in memory: on two cores the wall time would mostly measure the server. The floor is a
+process in which aiohttp reads the same watch-list bytes and splits lines, so that ratios can be
+compared across machines. An MB is a million bytes.
 """
 
 import argparse
@@ -24,23 +23,40 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rivals import RIVALS, cpu_seconds, memory, rivals_python
+from rivals import SENT, cpu_seconds, memory
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from listwatch.apiserver.http.tls import TLS
+
 HERE = Path(__file__).parent
-#: Time limit of a rival in seconds.
-RIVAL_SECONDS = 600
+#: Seconds between updates that tell when they were sent.
+PAUSE = 0.01
 Figures = dict[str, Any]
 
 
-async def serve(pods: int) -> None:
-    """Serve this many pods, stored without requests; `fire N` on stdin makes N updates."""
+async def serve(pods: int, authority: str) -> None:
+    """Serve this many pods, stored without requests.
+
+    On standard input, `fire N` makes N updates, and `tick N` makes N that tell when they were sent.
+
+    Args:
+        pods: their number.
+        authority: where to write a TLS server's CA certificate; empty for no TLS.
+    """
+    import msgspec  # noqa: PLC0415 - as above
+
     from listwatch.apiserver import EmbeddedAPIServer  # noqa: PLC0415 - only this process needs it
+    from listwatch.apiserver.user import User  # noqa: PLC0415 - as above
     from listwatch.testing.workload import PodGenerator  # noqa: PLC0415 - as above
 
-    server = EmbeddedAPIServer(history_limit=max(200_000, pods * 2), backlog_limit=1_000_000)
+    server = EmbeddedAPIServer(
+        history_limit=max(200_000, pods * 2),
+        backlog_limit=1_000_000,
+        tls=_encryption(authority) if authority else None,
+        tokens={"t": User("bench", groups=("system:masters",))} if authority else None,
+    )
     resource = server.table.get("", "v1", "pods")
     if resource is None:
         raise SystemExit("the server has no pods")
@@ -51,27 +67,45 @@ async def serve(pods: int) -> None:
         pod = generator.pod(number)
         pod["metadata"].setdefault("uid", f"00000000-0000-4000-8000-{number:012d}")
         pod["metadata"].setdefault("creationTimestamp", "2026-01-01T00:00:00Z")
+        pod["metadata"].setdefault("annotations", {})[SENT] = "0"
         store.put(bucket, registry.entry(resource, pod, store.revision + 1))
     stored = sum(len(entry.data) for entry in bucket.entries.values())
+    entries = list(bucket.entries.values())
     async with server:
         print(json.dumps({"url": server.url, "stored": stored}), flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            count = int(line.split()[1])
-            entries = list(bucket.entries.values())
+            what, count = line.split()[0], int(line.split()[1])
             for number in range(count):
-                entry = entries[number % len(entries)]
-                newer = entry.at_revision(store.revision + 1)
-                entries[number % len(entries)] = newer
+                newer = entries[number % len(entries)].at_revision(store.revision + 1)
+                if what == "tick":
+                    await asyncio.sleep(PAUSE)
+                    stamp = b'"%b":"%d"' % (SENT.encode(), time.monotonic_ns())
+                    data = newer.data.replace(b'"%b":"0"' % SENT.encode(), stamp)
+                    newer = msgspec.structs.replace(newer, data=data)
                 store.put(bucket, newer)
                 if not number % 100:
                     await asyncio.sleep(0)
 
 
+def _encryption(authority: str) -> "TLS":
+    import ssl  # noqa: PLC0415 - as above
+
+    import trustme  # noqa: PLC0415 - as above
+
+    from listwatch.apiserver.http.tls import TLS  # noqa: PLC0415 - as above
+
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(authority)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    ca.issue_cert("127.0.0.1").configure_cert(context)
+    return TLS(context, authority=ca.cert_pem.bytes().decode())
+
+
 @contextmanager
-def server(pods: int) -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
+def server(pods: int, authority: str = "") -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
     """Run the server with this many pods; yield its URL and the bytes that it stores."""
     with subprocess.Popen(
-        [sys.executable, __file__, "serve", str(pods)],
+        [sys.executable, __file__, "serve", str(pods), authority],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -190,30 +224,7 @@ def run_client(
     return figures
 
 
-def rival_figures(url: str, pods: int) -> list[Figures]:
-    """Install the rivals if necessary, run each, and return their output."""
-    python = rivals_python()
-    found = []
-    for name in RIVALS:
-        try:
-            result = subprocess.run(
-                [python, HERE / "rivals.py", name, url, str(pods)],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=RIVAL_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
-            print(f"{name} was not done after {RIVAL_SECONDS} s", file=sys.stderr)
-            continue
-        if result.returncode:
-            print(f"{name} failed: {result.stderr[-500:]}", file=sys.stderr)
-            continue
-        found.append(json.loads(result.stdout.splitlines()[-1]))
-    return found
-
-
-def measure(pods: int, updates: int, *, rivals: bool, console: "Console") -> None:
+def measure(pods: int, updates: int, console: "Console") -> None:
     """Measure one size and print its table."""
     from rich.table import Table  # noqa: PLC0415 - the clients, which are measured, don't need it
 
@@ -252,23 +263,13 @@ def measure(pods: int, updates: int, *, rivals: bool, console: "Console") -> Non
                 f"{best['peak']:.0f}",
                 rate,
             )
-        for figures in rival_figures(url, pods) if rivals else ():
-            table.add_row(
-                f"{figures['name']} {figures['version']}",
-                f"{figures['cpu']:.2f}",
-                "",
-                f"{figures['cpu'] / base:.1f}",
-                f"{figures['rss']:.0f}",
-                f"{figures['peak']:.0f}",
-                "",
-            )
     console.print(table)
 
 
 def main() -> None:
     """Run one of the roles."""
     if sys.argv[1:2] == ["serve"]:
-        asyncio.run(serve(int(sys.argv[2])))
+        asyncio.run(serve(int(sys.argv[2]), sys.argv[3]))
         return
     if sys.argv[1:2] == ["client"]:
         mode, url, pods, updates = sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
@@ -284,7 +285,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--pods", default="10000,50000", help="sizes, with commas")
     parser.add_argument("--updates", type=int, default=50_000)
-    parser.add_argument("--rivals", action="store_true", help="measure the rivals too")
     options = parser.parse_args()
     from rich.console import Console  # noqa: PLC0415 - as for the table
 
@@ -295,7 +295,7 @@ def main() -> None:
         + "; CPU of the client's whole process, best of 3; updates/s of one core (CPU)"
     )
     for size in options.pods.split(","):
-        measure(int(size), options.updates, rivals=options.rivals, console=console)
+        measure(int(size), options.updates, console)
     console.print(
         "Goals for 50,000 pods by watch-list: 1.2 s and 2 x the floor, by aiohttp 1.6 s and 3 x; "
         "RSS 1.1 x the bytes kept + 1 KB an object; peak 1.15 x RSS. Updates/s say how "

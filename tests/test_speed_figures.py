@@ -21,3 +21,18 @@ def test_tables_of_figures_are_made_from_the_results(
     page = benchmark.PAGE.read_text(encoding="utf-8")
     mark = f"python bench/{name}.py"
     assert f"<!-- begin: {mark} -->\n\n{text}\n<!-- end: {mark} -->\n" in page
+
+
+def test_the_page_of_benchmarks_and_the_readme_are_made_from_the_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    benchmark = importlib.import_module("report")
+    result, faults, client_go = (
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in (benchmark.RESULTS, benchmark.FAULTS, benchmark.CLIENT_GO)
+    )
+    text = benchmark.page(result, faults, client_go)
+    assert benchmark.PAGE.read_text(encoding="utf-8") == text
+    readme = benchmark.README.read_text(encoding="utf-8")
+    assert f"-->\n\n{benchmark.readme_table(result)}\n<!-- end: {benchmark.MARK} -->\n" in readme
