@@ -22,11 +22,11 @@ async def client() -> AsyncIterator[Client]:
 
 async def test_the_service_of_the_server_has_the_first_address(client: Client) -> None:
     service = await client.call("GET", "/api/v1/namespaces/default/services/kubernetes", expect=200)
-    assert service["spec"]["clusterIP"] == "10.0.0.1"
+    assert service["spec"]["clusterIP"] == "10.96.0.1"
     assert service["metadata"]["labels"] == {"component": "apiserver", "provider": "kubernetes"}
     spec = {"ports": [{"port": 80}]}
     other = await client.create("/api/v1/namespaces/default/services", "other", spec=spec)
-    assert other["spec"]["clusterIP"] not in {"10.0.0.1", None}
+    assert other["spec"]["clusterIP"] not in {"10.96.0.1", None}
 
 
 async def test_there_are_the_two_highest_priorities(client: Client) -> None:

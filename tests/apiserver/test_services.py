@@ -53,7 +53,7 @@ async def test_a_service_gets_what_its_type_needs_and_loses_it_with_the_type(
     spec = await patch(client, "a", type="ExternalName", externalName="example.com")
     assert "clusterIP" not in spec
     spec = await patch(client, "a", type="ClusterIP", externalName=None)
-    assert spec["clusterIP"].startswith("10.0.")
+    assert spec["clusterIP"].startswith("10.96.")
 
 
 async def test_a_load_balancer_may_go_without_node_ports(client: Client) -> None:
@@ -66,24 +66,24 @@ async def test_an_address_and_a_port_are_for_one_service(client: Client) -> None
         {"name": "t", "port": 53, "protocol": "TCP", "nodePort": 30_053},
         {"name": "u", "port": 53, "protocol": "UDP", "nodePort": 30_053},
     ]
-    await make(client, "a", type="NodePort", clusterIP="10.0.0.9", ports=both)
+    await make(client, "a", type="NodePort", clusterIP="10.96.0.9", ports=both)
     refused = await make(
         client,
         "b",
         422,
         type="NodePort",
-        clusterIP="10.0.0.9",
+        clusterIP="10.96.0.9",
         ports=[{"port": 1, "nodePort": 30_053}],
     )
     assert {each["field"]: each["message"] for each in refused["details"]["causes"]} == {
         "spec.clusterIPs": (
-            'Invalid value: ["10.0.0.9"]: failed to allocate IP 10.0.0.9: provided IP is already '
+            'Invalid value: ["10.96.0.9"]: failed to allocate IP 10.96.0.9: provided IP is already '
             "allocated"
         ),
         "spec.ports[0].nodePort": "Invalid value: 30053: provided port is already allocated",
     }
     await client.call("DELETE", f"{SERVICES}/a", expect=200)
-    await make(client, "b", type="NodePort", clusterIP="10.0.0.9", ports=both)
+    await make(client, "b", type="NodePort", clusterIP="10.96.0.9", ports=both)
     labels = {"metadata": {"labels": {"a": "b"}}}
     await client.call("PATCH", f"{SERVICES}/b", labels, headers=MERGE, expect=200)
 
@@ -116,7 +116,7 @@ def test_what_users_choose_from_is_given_out_last() -> None:
     ports = [addresses.node_port() for _ in range(2_768)]
     hosts = [addresses.cluster_ip() for _ in range(64_998)]
     assert set(ports[-86:]) == set(range(30_000, 30_086))
-    assert set(hosts[-255:]) == {f"10.0.{n >> 8}.{n & 255}" for n in range(2, 257)}
+    assert set(hosts[-255:]) == {f"10.96.{n >> 8}.{n & 255}" for n in range(2, 257)}
 
 
 def test_when_all_is_given_out_what_is_free_is_found_or_nothing() -> None:

@@ -74,7 +74,7 @@ def _objects(authority: str) -> Iterator[tuple[str, str, Object]]:
             "metadata": {"name": "kubernetes", "namespace": "default", "labels": _OWN_LABELS},
             "spec": {
                 "type": "ClusterIP",
-                "clusterIP": "10.0.0.1",
+                "clusterIP": "10.96.0.1",
                 "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": _PORT}],
             },
         },

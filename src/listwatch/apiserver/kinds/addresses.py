@@ -23,9 +23,9 @@ _T = TypeVar("_T", str, int)
 
 
 def _hosts() -> Iterator[str]:
-    """Yield the addresses of 10.0.0.0/16 except the first, which is the server's."""
+    """Yield the addresses of 10.96.0.0/16, except the first, which is the server's."""
     for host in itertools.chain(range(_STATIC_HOSTS + 1, 65_000), range(2, _STATIC_HOSTS + 1)):
-        yield f"10.0.{host >> 8}.{host & 255}"
+        yield f"10.96.{host >> 8}.{host & 255}"
 
 
 def _ports() -> Iterator[int]:
