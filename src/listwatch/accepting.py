@@ -130,23 +130,25 @@ class Acceptor:
 
     Args:
         sock: listens, without blocking; closed by `close`.
-        protocol_factory: creates the protocol of each connection.
+        protocol_factory: creates the protocol of each connection; None with `take`.
         shortages: receives failures to accept connections.
         clock: the time.
         ssl_context: for TLS connections.
         limit: of open connections; the protocols must call its `release` when they end. None for
             no limit.
+        take: owns each connection from then on, as a socket without a protocol; must not raise.
     """
 
     def __init__(
         self,
         sock: socket.socket,
-        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        protocol_factory: Callable[[], asyncio.BaseProtocol] | None,
         *,
         shortages: ShortageLog,
         clock: Clock,
         ssl_context: ssl.SSLContext | None = None,
         limit: ConnectionLimit | None = None,
+        take: Callable[[socket.socket], None] | None = None,
     ) -> None:
         self._socket = sock
         self._name = "port {1} of {0}".format(*sock.getsockname()[:2])
@@ -155,6 +157,7 @@ class Acceptor:
         self._clock = clock
         self._ssl = ssl_context
         self._limit = limit
+        self._take = take
         self._loop = asyncio.get_running_loop()
         self._timer: Timer | None = None
         #: the tasks that start connections, and the sockets of those not started yet
@@ -197,17 +200,27 @@ class Acceptor:
             connection.setblocking(False)
             if self._limit is not None:
                 self._limit.take()
-            self._taken.add(connection)
-            task = self._loop.create_task(self._start(connection))
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
+            if self._protocol_factory is not None:
+                self._start_later(connection, self._protocol_factory)
+            elif self._take is not None:
+                self._take(connection)
+                if self.is_paused:
+                    return
 
-    async def _start(self, connection: socket.socket) -> None:
+    def _start_later(
+        self, connection: socket.socket, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
+        self._taken.add(connection)
+        task = self._loop.create_task(self._start(connection, factory))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _start(
+        self, connection: socket.socket, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
         self._taken.discard(connection)
         try:
-            _ = await self._loop.connect_accepted_socket(
-                self._protocol_factory, connection, ssl=self._ssl
-            )
+            _ = await self._loop.connect_accepted_socket(factory, connection, ssl=self._ssl)
         except OSError as error:  # the peer has gone, or does not speak TLS
             connection.close()
             if self._limit is not None:

@@ -96,10 +96,10 @@ async def test_a_machine_without_files_is_not_the_backends_fault(
         reader, writer = await asyncio.open_connection(*address)
         assert await converse(reader, writer) == "one hello"
         with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
-            patched.setattr(loop, "create_connection", refuse)
+            patched.setattr(loop, "sock_connect", refuse)
             with socket.socket() as client:
+                client.connect(address)  # to the backlog; the loop's own way is patched
                 client.setblocking(False)
-                await loop.sock_connect(client, address)
                 assert await loop.sock_recv(client, 1) == b""
             patched.setattr(asyncio, "open_connection", refuse)
             with pytest.raises(OSError, match="Too many open files"):
@@ -122,7 +122,7 @@ async def test_clients_that_vanished_are_found_by_the_kernel() -> None:
         listener = next(iter(it.provider._balancers[service.uid].listeners.values()))
         (connection,) = listener.connections  # type: ignore[attr-defined]  # a TCP listener
         for end in (connection.client, connection._server):  # both ends
-            sock = end.transport.get_extra_info("socket")
+            sock = end.transport.sock
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             idle = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
             between = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)

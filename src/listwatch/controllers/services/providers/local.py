@@ -35,6 +35,7 @@ from listwatch.controllers.services.providers.pool_provider import (
     PoolProvider,
 )
 from listwatch.controllers.services.providers.tcp import TCPListener
+from listwatch.controllers.services.providers.transport import Poller
 from listwatch.controllers.services.providers.udp import UDPListener
 from listwatch.controllers.services.service import LoadBalancerStatus, Service, ServicePort
 
@@ -116,6 +117,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         self._draining: list[PortListener] = []
         self._shortages = ShortageLog(self._clock)
         self._check_shortages = ShortageLog(self._clock)
+        self._poller = Poller()
 
     def _end(self) -> None:
         for balancer in self._balancers.values():
@@ -259,6 +261,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
                 clock=self._clock,
                 drain_seconds=self._drain_seconds,
                 shortages=self._shortages,
+                poller=self._poller,
             )
         else:
             listener = UDPListener(

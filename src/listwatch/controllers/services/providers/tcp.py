@@ -1,6 +1,7 @@
 """Forwards TCP connections from one listening port to backends."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterable
@@ -16,6 +17,7 @@ from listwatch.controllers.services.providers.listening import (
     is_shortage,
 )
 from listwatch.controllers.services.providers.proxy_protocol import header
+from listwatch.controllers.services.providers.transport import Poller, SocketTransport
 
 _logger = logging.getLogger(__name__)
 
@@ -32,53 +34,44 @@ _SWEEPS: Final = 8
 Spawn = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
 
 
-class _End(asyncio.Protocol):
+class _End:
     """One end of a connection: forwards what it receives."""
 
     __slots__ = (
         "_connection",
         "_early",
-        "_forward",
-        "_is_client",
         "_transport",
         "has_ended",
         "peer",
-        "received",
     )
 
-    def __init__(self, connection: "_Connection", *, is_client: bool) -> None:
+    def __init__(self, connection: "_Connection") -> None:
         self._connection = connection
-        self._is_client = is_client
-        self._transport: asyncio.Transport | None = None
+        self._transport: SocketTransport | None = None
         self.peer: _End | None = None
-        # The peer's `write`: looking it up for each message takes a tenth of the time.
-        self._forward: Callable[[bytes], None] | None = None
         self._early: list[bytes] = []
-        #: Number of received bytes.
-        self.received = 0
         self.has_ended = False
 
     @property
-    def transport(self) -> asyncio.Transport:
+    def transport(self) -> SocketTransport:
         assert self._transport is not None  # noqa: S101 - set before anything else is called
         return self._transport
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        if self._is_client:
-            self._connection.begin()
+    def connection_made(self, transport: SocketTransport) -> None:
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self.received += len(data)
-        if self._forward is None:
-            self._early.append(data)
-        else:
-            self._forward(data)
+        self._early.append(data)
+
+    @property
+    def received(self) -> int:
+        """Number of received bytes."""
+        return 0 if self._transport is None else self._transport.received
 
     def join(self, peer: "_End", first: bytes = b"") -> None:
         """Forward everything to a peer from now on, starting with what has arrived so far."""
         self.peer = peer
-        self._forward = peer.transport.write
+        self.transport.forward_to(peer.transport)
         if first or self._early:
             peer.transport.write(b"".join((first, *self._early)))
         self._early.clear()
@@ -93,14 +86,13 @@ class _End(asyncio.Protocol):
         if self.peer is not None:
             self.peer.transport.resume_reading()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> None:
         self.has_ended = True
         if self.peer is not None:
             if self.peer.has_ended:
                 self._connection.close()
             else:
                 self.peer.transport.write_eof()
-        return True  # the other direction continues
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connection.lost(exc)
@@ -111,7 +103,7 @@ class _Connection:
 
     def __init__(self, listener: "TCPListener") -> None:
         self._listener = listener
-        self.client = _End(self, is_client=True)
+        self.client = _End(self)
         self._server: _End | None = None
         self.backend: Backend | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -119,19 +111,23 @@ class _Connection:
         self.seen = (0, 0)
         self.used = listener.clock.now()
 
-    def begin(self) -> None:
-        """Start: find a backend for the client."""
-        transport = self.client.transport
-        source = cast("tuple[str, int]", transport.get_extra_info("peername")[:2])
-        if not self._listener.admits(source[0]):
-            self._listener.refused += 1
-            transport.abort()
+    def begin(self, sock: socket.socket) -> None:
+        """Start: find a backend for the client.
+
+        Raises:
+            OSError: the client has gone, or too many files are open. Its socket is not closed.
+        """
+        listener = self._listener
+        source = cast("tuple[str, int]", sock.getpeername()[:2])
+        if not listener.admits(source[0]):
+            listener.refused += 1
+            sock.close()
             return
-        transport.pause_reading()
-        _keep_alive(transport)
-        self._listener.accepted += 1
-        self._listener.connections.add(self)
-        self._connecting = self._listener.spawn(self._connect(source))
+        _prepare(sock)
+        self.client.connection_made(SocketTransport(sock, self.client, listener.poller))
+        listener.accepted += 1
+        listener.connections.add(self)
+        self._connecting = listener.spawn(self._connect(source))
 
     async def _connect(self, source: tuple[str, int]) -> None:
         try:
@@ -165,19 +161,24 @@ class _Connection:
             first = header(listener.rules.proxy_protocol, source, destination)
             server.join(self.client)
             self.client.join(server, first)
-            if not self.client.has_ended:
-                self.client.transport.resume_reading()
+            server.transport.resume_reading()
+            self.client.transport.resume_reading()
             return
         listener.failed += 1
         self.abort()
 
     async def _open(self, backend: Backend) -> _End:
         loop = asyncio.get_running_loop()
-        async with self._listener.clock.timeout(CONNECT_SECONDS):
-            _, server = await loop.create_connection(
-                lambda: _End(self, is_client=False), backend.host, backend.port
-            )
-        _keep_alive(server.transport)
+        with contextlib.ExitStack() as undo:
+            family = socket.AF_INET6 if ":" in backend.host else socket.AF_INET
+            sock = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            sock.setblocking(False)
+            async with self._listener.clock.timeout(CONNECT_SECONDS):
+                await loop.sock_connect(sock, backend)
+            _prepare(sock)
+            server = _End(self)
+            server.connection_made(SocketTransport(sock, server, self._listener.poller))
+            undo.pop_all()
         return server
 
     def _use(self, backend: Backend | None) -> None:
@@ -225,9 +226,9 @@ class _Connection:
             self._use(None)
 
 
-def _keep_alive(transport: asyncio.Transport) -> None:
-    """Let the kernel detect a dead peer; otherwise the connection would stay for ever."""
-    sock = cast("socket.socket", transport.get_extra_info("socket"))
+def _prepare(sock: socket.socket) -> None:
+    """Send at once, and let the kernel detect a dead peer, whose connection would stay for ever."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE:
         if (option := getattr(socket, name, None)) is not None:
@@ -249,6 +250,7 @@ class TCPListener:
         clock: the time.
         drain_seconds: how long connections to a removed backend continue.
         shortages: called when this process can open no more files.
+        poller: waits for the connections; None for one of its own.
     """
 
     def __init__(
@@ -262,6 +264,7 @@ class TCPListener:
         clock: Clock,
         drain_seconds: float,
         shortages: ShortageLog | None = None,
+        poller: Poller | None = None,
     ) -> None:
         self.address = address
         self.port = port
@@ -270,6 +273,7 @@ class TCPListener:
         self.clock = clock
         self._drain_seconds = drain_seconds
         self._shortages = shortages or ShortageLog(clock)
+        self.poller = poller or Poller()
         self._acceptor: Acceptor | None = None
         self._timers: set[Timer] = set()
         self._sweeper: Timer | None = None
@@ -287,10 +291,19 @@ class TCPListener:
         """
         self._acceptor = Acceptor(
             bind(socket.SOCK_STREAM, self.address, self.port),
-            lambda: _Connection(self).client,
+            None,
             shortages=self._shortages,
             clock=self.clock,
+            take=self._take,
         )
+
+    def _take(self, sock: socket.socket) -> None:
+        try:
+            _Connection(self).begin(sock)
+        except OSError as error:
+            sock.close()
+            if is_shortage(error):
+                self.lacks("a connection was not served", error)
 
     @property
     def rules(self) -> Rules:
