@@ -16,7 +16,7 @@ WRITE: Final = 4
 # Sockets handled before the event loop goes on to its other work.
 _BATCH: Final = 256
 # Bytes received at once.
-_CHUNK: Final = 1 << 16
+_CHUNK: Final = 1 << 18
 # Unsent bytes above which the sender is slowed down, and below which it continues; as in asyncio.
 _HIGH: Final = 1 << 16
 _LOW: Final = 1 << 14
