@@ -24,8 +24,9 @@ from contextlib import ExitStack
 from typing import Any, Final, TypeAlias
 
 from informers import Handler
+from publishing import publish
 from rivals import cpu_seconds
-from tls import PAGE, ROOT, publish
+from tls import PAGE, ROOT
 from tls_server import server
 
 __all__ = ["PAGE", "RESULTS", "table"]
@@ -190,7 +191,7 @@ def main() -> None:
     text = table(result)
     print(text)
     if options.write:
-        publish(RESULTS, MARK, result, text)
+        publish(RESULTS, PAGE, MARK, result, text)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from publishing import put_in
 from rivals import RIVALS, Cluster, Recorder, follow, rivals_python
 from sync import server
 
@@ -482,16 +483,6 @@ def draw(result: Mapping[str, Any]) -> None:
     save(figure, "updates")
 
 
-def put_in(path: Path, text: str) -> None:
-    """Write the text between the marks in a page."""
-    whole = path.read_text(encoding="utf-8")
-    before, begin, rest = whole.partition(f"<!-- begin: {MARK} -->\n")
-    _, end, after = rest.partition(f"<!-- end: {MARK} -->\n")
-    assert begin
-    assert end
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
-
-
 def main() -> None:
     """Run one of the roles."""
     if sys.argv[1:2] == ["client"]:
@@ -514,7 +505,7 @@ def main() -> None:
     print(text)
     if options.write:
         PAGE.write_text(text, encoding="utf-8")
-        put_in(README, readme_table(result))
+        put_in(README, MARK, readme_table(result))
         draw(result)
 
 

@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,6 +86,7 @@ class Recorder:
     """
 
     def __init__(self, version: str, count: int, updates: int, ticks: int, *, log: bool) -> None:
+        self._out = sys.stdout
         self._version = version
         self._count = count
         self._updates = updates
@@ -110,7 +111,8 @@ class Recorder:
         """Record an event: ADDED, MODIFIED or DELETED, of an object at a version."""
         if self.logs:
             key = f"{namespace}/{name}"
-            print(json.dumps([time.monotonic(), change, key, version]), flush=True)
+            line = json.dumps([time.monotonic(), change, key, version])
+            print(line, file=self._out, flush=True)
         elif not self._synced:
             self._known.add((namespace, name))
             if len(self._known) >= self._count:
@@ -142,7 +144,31 @@ class Recorder:
         self._began, self._cpu = time.monotonic(), cpu_seconds()
 
     def _tell(self, figures: dict[str, Any]) -> None:
-        print(json.dumps({"version": self._version, **figures}), flush=True)
+        line = json.dumps({"version": self._version, **figures})
+        print(line, file=self._out, flush=True)
+
+
+class LocalCopy:
+    """The pods in a dict by namespace and name, for clients without a cache."""
+
+    def __init__(self, tell: Recorder) -> None:
+        self._tell = tell
+        self._pods: dict[tuple[str, str], Any] = {}
+
+    def put(
+        self,
+        change: str,
+        pod: object,
+        key: tuple[str, str],
+        version: str,
+        annotations: Mapping[str, str] | None,
+    ) -> None:
+        """Store an event's pod, or remove it, and record the event."""
+        if change == "DELETED":
+            self._pods.pop(key, None)
+        else:
+            self._pods[key] = pod
+        self._tell(change, *key, version, annotations)
 
 
 @contextmanager
@@ -193,15 +219,12 @@ async def official_asyncio(cluster: Cluster, tell: Recorder) -> None:
     """List and watch with kubernetes-asyncio into a dict; it has no cache."""
     from kubernetes_asyncio import client, config, watch  # type: ignore[import-not-found]  # noqa: PLC0415 - the rival's environment
 
-    kept: dict[tuple[str, str], Any] = {}
+    copy = LocalCopy(tell)
 
     def put(change: str, pod: Any) -> None:
         meta = pod.metadata
-        if change == "DELETED":
-            kept.pop((meta.namespace, meta.name), None)
-        else:
-            kept[meta.namespace, meta.name] = pod
-        tell(change, meta.namespace, meta.name, meta.resource_version, meta.annotations)
+        key = meta.namespace, meta.name
+        copy.put(change, pod, key, meta.resource_version, meta.annotations)
 
     with kubeconfig(cluster) as path:
         await config.load_kube_config(path)
@@ -221,22 +244,13 @@ async def kr8s_watch(cluster: Cluster, tell: Recorder) -> None:
     """Watch with kr8s into a dict; it has no cache."""
     import kr8s  # type: ignore[import-not-found]  # noqa: PLC0415 - the rival's environment
 
-    kept: dict[tuple[str, str], Any] = {}
+    copy = LocalCopy(tell)
     with kubeconfig(cluster) as path:
         api = await kr8s.asyncio.api(kubeconfig=path)
         async for change, pod in kr8s.asyncio.watch("pods", namespace=kr8s.ALL, api=api):
-            if change == "DELETED":
-                kept.pop((pod.namespace, pod.name), None)
-            else:
-                kept[pod.namespace, pod.name] = pod
             meta = pod.raw["metadata"]
-            tell(
-                change,
-                meta["namespace"],
-                meta["name"],
-                meta["resourceVersion"],
-                meta.get("annotations"),
-            )
+            key = meta["namespace"], meta["name"]
+            copy.put(change, pod, key, meta["resourceVersion"], meta.get("annotations"))
 
 
 def lightkube_watch(cluster: Cluster, tell: Recorder) -> None:
@@ -244,15 +258,12 @@ def lightkube_watch(cluster: Cluster, tell: Recorder) -> None:
     from lightkube import Client, KubeConfig  # type: ignore[import-not-found]  # noqa: PLC0415 - the rival's environment
     from lightkube.resources.core_v1 import Pod  # type: ignore[import-not-found]  # noqa: PLC0415 - as above
 
-    kept: dict[tuple[str, str], Any] = {}
+    copy = LocalCopy(tell)
 
     def put(change: str, pod: Any) -> None:
         meta = pod.metadata
-        if change == "DELETED":
-            kept.pop((meta.namespace, meta.name), None)
-        else:
-            kept[meta.namespace, meta.name] = pod
-        tell(change, meta.namespace, meta.name, meta.resourceVersion, meta.annotations)
+        key = meta.namespace, meta.name
+        copy.put(change, pod, key, meta.resourceVersion, meta.annotations)
 
     with kubeconfig(cluster) as path:
         client = Client(config=KubeConfig.from_file(path))
@@ -306,16 +317,13 @@ async def kubesdk_watch(cluster: Cluster, tell: Recorder) -> None:
     from kubesdk import login, watch_k8s_resources  # type: ignore[import-not-found]  # noqa: PLC0415 - as above
     from kubesdk.login import KubeConfig  # type: ignore[import-not-found]  # noqa: PLC0415 - as above
 
-    kept: dict[tuple[str, str], Any] = {}
+    copy = LocalCopy(tell)
     with kubeconfig(cluster) as path:
         await login(KubeConfig(path=path))
         async for event in watch_k8s_resources(Pod):
             meta, change = event.object.metadata, str(getattr(event.type, "value", event.type))
-            if change == "DELETED":
-                kept.pop((meta.namespace, meta.name), None)
-            else:
-                kept[meta.namespace, meta.name] = event.object
-            tell(change, meta.namespace, meta.name, meta.resourceVersion, meta.annotations)
+            key = meta.namespace, meta.name
+            copy.put(change, event.object, key, meta.resourceVersion, meta.annotations)
 
 
 async def kubex_watch(cluster: Cluster, tell: Recorder) -> None:
@@ -325,15 +333,12 @@ async def kubex_watch(cluster: Cluster, tell: Recorder) -> None:
     from kubex.configuration import ClientConfiguration  # type: ignore[import-not-found]  # noqa: PLC0415 - as above
     from kubex.k8s.v1_36.core.v1.pod import Pod  # type: ignore[import-not-found]  # noqa: PLC0415 - as above
 
-    kept: dict[tuple[str, str], Any] = {}
+    copy = LocalCopy(tell)
 
     def put(change: str, pod: Any) -> None:
         meta = pod.metadata
-        if change == "DELETED":
-            kept.pop((meta.namespace, meta.name), None)
-        else:
-            kept[meta.namespace, meta.name] = pod
-        tell(change, meta.namespace, meta.name, meta.resource_version, meta.annotations)
+        key = meta.namespace, meta.name
+        copy.put(change, pod, key, meta.resource_version, meta.annotations)
 
     configuration = ClientConfiguration(
         url=cluster.url,
@@ -355,11 +360,9 @@ async def kubex_watch(cluster: Cluster, tell: Recorder) -> None:
 
 def knete_controller(cluster: Cluster, tell: Recorder) -> None:
     """Keep all pods in a dict, by a knete controller; it has no cache."""
-    import builtins  # noqa: PLC0415 - only this rival needs it
-
     from knete import Controller, Manager  # type: ignore[import-not-found]  # noqa: PLC0415 - the rival's environment
 
-    kept: dict[tuple[str, str], Any] = {}
+    copy = LocalCopy(tell)
 
     class Pods(Controller):  # type: ignore[misc]  # the rival has no types here
         class Meta:
@@ -367,24 +370,13 @@ def knete_controller(cluster: Cluster, tell: Recorder) -> None:
 
         def on_event(self, event_type: str, body: Any, meta: Any) -> None:
             key = meta["namespace"], meta["name"]
-            if event_type == "DELETED":
-                kept.pop(key, None)
-            else:
-                kept[key] = body
-            tell(event_type, *key, meta["resourceVersion"], meta.get("annotations"))
+            copy.put(event_type, body, key, meta["resourceVersion"], meta.get("annotations"))
 
-    show = builtins.print
-
-    def to_stderr(*words: object) -> None:
-        show(*words, file=sys.stderr)
-
-    import knete.knete as module  # type: ignore[import-not-found]  # noqa: PLC0415 - as above
-
-    module.print = to_stderr  # standard output is for the figures
     token = "t"  # noqa: S105 - no secret
     if cluster.token_file:
         token = Path(cluster.token_file).read_text(encoding="utf-8")
-    Manager(cluster.url, token, cluster.authority or None).register(Pods).start()
+    with redirect_stdout(sys.stderr):  # it prints there, too
+        Manager(cluster.url, token, cluster.authority or None).register(Pods).start()
 
 
 Follow = Callable[[Cluster, Recorder], "Awaitable[None] | None"]

@@ -19,7 +19,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 from informers import Handler
-from tls import PAGE, ROOT, publish
+from publishing import publish
+from tls import PAGE, ROOT
 
 from listwatch import SharedInformer
 from listwatch.cache.list_watch import ListOptions, ObjectList, WatchEvent, WatchOptions
@@ -217,7 +218,7 @@ def main() -> None:
     text = table(result)
     print(text)
     if options.write:
-        publish(RESULTS, MARK, result, text)
+        publish(RESULTS, PAGE, MARK, result, text)
 
 
 if __name__ == "__main__":

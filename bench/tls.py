@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from informers import Handler
+from publishing import publish
 from rivals import cpu_seconds, memory
 from tls_server import HOST, PAGE_PODS, server
 
@@ -440,22 +441,6 @@ def tables(result: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def put_in(mark: str, text: str) -> None:
-    """Write the text between the marks of this name in the page."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = page.partition(f"<!-- begin: {mark} -->\n")
-    _, end, after = rest.partition(f"<!-- end: {mark} -->\n")
-    assert begin
-    assert end
-    PAGE.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
-
-
-def publish(results: Path, mark: str, result: object, text: str) -> None:
-    """Write the results as JSON, and their text into the page."""
-    results.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    put_in(mark, text)
-
-
 def main() -> None:
     """Run one of the roles."""
     match sys.argv[1:]:
@@ -477,7 +462,7 @@ def main() -> None:
     text = tables(result)
     print(text)
     if options.write:
-        publish(RESULTS, MARK, result, text)
+        publish(RESULTS, PAGE, MARK, result, text)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,12 @@ def test_a_new_object_gets_what_only_a_server_writes(registry: Registry) -> None
     assert made["data"] == {"k": "v"}
 
 
+def test_times_are_written_from_the_first_second_on() -> None:
+    clock = FakeClock(time=0.0)
+    registry = Registry(Storage(clock), clock, randomness=random.Random(1))
+    assert [registry.now(), registry.now(60)] == ["1970-01-01T00:00:00Z", "1970-01-01T00:01:00Z"]
+
+
 def test_revisions_grow_with_each_write_and_never_for_one_that_changes_nothing(
     registry: Registry, clock: FakeClock
 ) -> None:

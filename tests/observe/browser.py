@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import itertools
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -69,13 +68,17 @@ async def open_page(url: str, profile: Path) -> AsyncIterator[Tab]:
         stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        port_file = profile / "DevToolsActivePort"
-        deadline = time.monotonic() + 20
-        while not await asyncio.to_thread(port_file.exists):
-            assert time.monotonic() < deadline, "the browser did not start"
-            assert process.returncode is None, "the browser ended"
-            await asyncio.sleep(0.05)
-        port = (await asyncio.to_thread(port_file.read_text)).split()[0]
+
+        def port_and_path() -> list[str]:
+            if process.returncode is not None:
+                raise RuntimeError("the browser ended")
+            # The file is made empty, and written afterwards.
+            words = (profile / "DevToolsActivePort").read_text().split()
+            return words if len(words) == 2 else []
+
+        port, _ = await eventually(
+            lambda: asyncio.to_thread(port_and_path), "the browser", ignoring=FileNotFoundError
+        )
         async with aiohttp.ClientSession() as session:
             async with session.get(f"http://127.0.0.1:{port}/json") as answer:
                 (target,) = [t for t in await answer.json() if t["type"] == "page"]

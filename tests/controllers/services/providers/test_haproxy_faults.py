@@ -296,11 +296,8 @@ async def test_a_master_that_reloads_is_asked_again(
             raise OSError(answer, os.strerror(answer))
 
         monkeypatch.setattr(process, "ask", miss_every_second)
-        assert process.process is not None
-        assert len(await process.current_processes()) == 2
-        assert (await process.current_processes())[0] == process.process.pid
         assert await process.old_workers() == []
-        assert missed == 6
+        assert missed == 2
 
 
 async def test_a_reload_is_over_when_no_old_worker_listens(

@@ -226,7 +226,8 @@ class HAProxyProcess:
     async def reload(self, generation: int) -> None:
         """Apply the written configuration; the old process serves its connections until they end.
 
-        Afterwards no old process accepts connections or commands, and its ports are free.
+        Afterwards no old process accepts connections or commands, and its ports are free; one that
+        does not stop in time is logged.
 
         Raises:
             HAProxyError: it refuses the configuration, or does not apply it in time.
@@ -272,16 +273,6 @@ class HAProxyProcess:
         ]
         if complaints:
             raise HAProxyError(f"haproxy rejected a command: {' '.join(complaints)[:300]}")
-
-    async def current_processes(self) -> list[int]:
-        """Return the IDs of the master and of the workers that are not old ones.
-
-        Raises:
-            OSError: HAProxy is unreachable.
-        """
-        text = await self._ask_master("show proc")
-        lines = [line.split() for line in text.partition("# old workers")[0].splitlines()]
-        return [int(words[0]) for words in lines if words[1:2] in (["master"], ["worker"])]
 
     async def old_workers(self) -> list[int]:
         """Return the IDs of old processes that still serve connections.
